@@ -160,7 +160,9 @@ class Forge(Preflight, Protocol):
         """Clone URL and push credential."""
         ...
 
-    async def open_pull_request(self, repo: RepoRef, *, head: str, base: str, title: str, body: str) -> PullRequestState:
+    async def open_pull_request(
+        self, repo: RepoRef, *, head: str, base: str, title: str, body: str
+    ) -> PullRequestState:
         """Open a pull request, or update title and body of the open one with the same head and base branches.
 
         A closed or merged one with the same branches is returned as it is, unchanged.
@@ -268,7 +270,7 @@ class ExecRequest:
 
     id: str
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
     cwd: str = ""
     """Relative to the checkout, or absolute inside the workshop."""
     stdin: bytes = b""
@@ -337,9 +339,9 @@ class Workshops(Preflight, Protocol):
         ...
 
     async def get_file(self, name: str, path: str, limit: int) -> bytes:
-        """Read a regular file inside (absolute, or relative to the checkout), through the exec channel; links are not followed.
+        """Read a regular file inside (absolute, or relative to the checkout), through the exec channel.
 
-        Raises `NotFound`, `InvalidInput` (not a regular file, or larger than `limit` bytes).
+        Links are not followed. Raises `NotFound`, `InvalidInput` (not a regular file, or larger than `limit` bytes).
         """
         ...
 

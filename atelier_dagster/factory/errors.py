@@ -68,3 +68,33 @@ class CorruptArtifact(AtelierError):
     """Stored bytes do not match the hash they are filed under."""
 
     code = "CORRUPT_ARTIFACT"
+
+
+class WorkshopFailed(AtelierError):
+    """A workshop cannot be made, or stopped working."""
+
+    code = "WORKSHOP_FAILED"
+
+
+class ModelAuthFailed(AtelierError):
+    """The model endpoint refuses the key."""
+
+    code = "MODEL_AUTH"
+
+
+class ModelBudgetExceeded(AtelierError):
+    """The model endpoint says that the budget is spent: a human must raise it, stop, or deliver what there is."""
+
+    code = "MODEL_BUDGET"
+
+
+class ModelRefused(AtelierError):
+    """The model endpoint refuses the request itself (unknown model, prompt too long)."""
+
+    code = "MODEL_REFUSED"
+
+
+class ModelUnavailable(Unavailable):
+    """The model endpoint did not answer usefully within the time limit."""
+
+    code = "MODEL_UNAVAILABLE"

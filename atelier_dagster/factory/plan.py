@@ -1,4 +1,4 @@
-"""Plans. Belongs here: sub-tasks, the guards that check a plan by code, and waves. Not here: what a model says of it."""
+"""Plans. Belongs here: sub-tasks, guards that check a plan by code, waves. Not here: what a model says of it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Finding(Frozen):
 
 
 class Plan(Frozen):
-    """How the ticket is split, and what the guards say about that. `reduced` says why it was cut to one task, if it was."""
+    """How the ticket is split, and what the guards say of it. `reduced` says why it was cut to one task, if it was."""
 
     tasks: tuple[SubTask, ...]
     greenfield: bool = False

@@ -66,7 +66,7 @@ class TicketKey(Frozen):
         """Parse `tracker/owner/repo#number`. Raises `InvalidInput`."""
         repo, mark, number = text.strip().rpartition("#")
         if not mark or not number.isascii() or not number.isdigit() or len(number) > 15 or int(number) < 1:
-            raise InvalidInput(f"{text!r} is not a ticket", fix="write tracker/owner/repo#number, e.g. local/demo/shop#1")
+            raise InvalidInput(f"{text!r} is not a ticket", fix="write tracker/owner/repo#number: local/demo/shop#1")
         return cls(repo=RepoRef.parse(repo), number=int(number))
 
     @property
