@@ -57,4 +57,6 @@ class Approval(Frozen):
     """The base branch's head when the decision was judged."""
     base_moved: bool = False
     """The base branch has commits that `head` does not contain."""
+    head_moved: bool = False
+    """Someone allowed decided, but the forge's head is not the one that this pull request was opened with."""
     concerns_shown: tuple[str, ...] = ()

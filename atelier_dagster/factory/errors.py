@@ -64,6 +64,12 @@ class TimedOut(Unavailable):
     code = "TIMED_OUT"
 
 
+class NothingChanged(AtelierError):
+    """The agents ended and the change is empty: there is nothing to review, and no pull request is opened."""
+
+    code = "NOTHING_CHANGED"
+
+
 class CorruptArtifact(AtelierError):
     """Stored bytes do not match the hash they are filed under."""
 
