@@ -8,7 +8,7 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from atelier_dagster.factory.errors import InvalidInput, NotFound, TimedOut
@@ -62,7 +62,7 @@ def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
 
 
 @contextlib.asynccontextmanager
-async def file_lock(path: Path, timeout: float = 30.0) -> AsyncIterator[None]:
+async def file_lock(path: Path, timeout: float = 30.0) -> AsyncGenerator[None]:
     """Hold an exclusive lock, among processes and tasks alike, on a file that may stay. Raises `TimedOut`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
