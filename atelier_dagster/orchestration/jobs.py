@@ -1,0 +1,30 @@
+"""The three jobs of a ticket, all in process: concurrency belongs inside a step, where it waits for something remote."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from atelier_dagster.factory.lineage import JOBS
+from atelier_dagster.orchestration.partitions import tickets_partitions
+
+DELIVER, RELEASE, CLOSE = "deliver", "release", "close"
+
+_DESCRIPTIONS = {
+    DELIVER: "From the ticket to an open pull request.",
+    RELEASE: "A human's decision, the merge that follows from it, and QA on the merged code.",
+    CLOSE: "The end of a cycle: the ticket is told, workshops are removed.",
+}
+
+
+def build_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
+    """The jobs, each selecting its assets of the journey."""
+    return [
+        dg.define_asset_job(
+            name,
+            selection=dg.AssetSelection.assets(*assets),
+            partitions_def=tickets_partitions,
+            executor_def=dg.in_process_executor,
+            description=_DESCRIPTIONS[name],
+        )
+        for name, assets in JOBS.items()
+    ]

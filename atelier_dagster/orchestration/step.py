@@ -1,0 +1,164 @@
+"""What every asset of the journey shares: the envelope around its value, the gate that yields nothing, typed failures."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+import typing
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+from pydantic import BaseModel
+
+from atelier_dagster.artifacts import ArtifactStore
+from atelier_dagster.factory.errors import AtelierError
+from atelier_dagster.factory.lineage import ASSETS, Artifact, History
+from atelier_dagster.factory.ticket import TicketKey
+from atelier_dagster.orchestration.display import show
+from atelier_dagster.orchestration.failures import as_failure, note_error
+from atelier_dagster.orchestration.history import HistoryReader
+from atelier_dagster.orchestration.partitions import tickets_partitions
+
+# `data_version` is beta in Dagster; it is pinned and tested here, so users need not hear of it at every step.
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
+
+OWNERS = ["team:atelier"]
+IO_MANAGER = "artifact_io"
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "intake": ("ticket",),
+    "planning": ("analysis", "plan", "greenfield_spec", "architecture_review", "approved_plan"),
+    "collaboration": ("plan_document",),
+    "building": ("workshops", "changes", "integration", "diff", "test_report", "tested_diff"),
+    "reviewing": ("code_review", "security_review", "ops_review", "review_gate"),
+    "delivery": ("pull_request", "approval", "merge", "knowledge", "outcome"),
+    "validation": ("qa_report",),
+}
+
+
+def group_of(asset: str) -> str:
+    """The stage that an asset belongs to."""
+    return next(group for group, assets in GROUPS.items() if asset in assets)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a step made. `attempt`, `round` and `cycle` are inherited from its last input when not given."""
+
+    value: BaseModel
+    cycle: int | None = None
+    round: int | None = None
+    attempt: int | None = None
+    feedback: Mapping[str, str] = field(default_factory=dict[str, str])
+    final: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Shown in the UI, not hashed: tokens, cost, links."""
+
+
+def ticket_key(context: dg.AssetExecutionContext) -> TicketKey:
+    """The ticket that this run works on."""
+    return TicketKey.from_partition(context.partition_key)
+
+
+async def read_history(context: dg.AssetExecutionContext, store: ArtifactStore) -> History:
+    """The ticket's artifacts so far, this run's included."""
+    return await HistoryReader(context.instance, store, context.partition_key).read()
+
+
+def envelope(asset: str, partition: str, made: Made, inputs: Mapping[str, Artifact[Any]]) -> Artifact[Any]:
+    """Wrap a value with exactly what it was made from."""
+    lead = inputs[max(inputs, key=ASSETS.index)] if inputs else None
+    return Artifact[type(made.value)](
+        asset=asset,
+        ticket=partition,
+        cycle=made.cycle or (lead.cycle if lead else 1),
+        round=made.round or (lead.round if lead else 1),
+        attempt=made.attempt or (lead.attempt if lead else 1),
+        inputs={name: artifact.sha256 for name, artifact in inputs.items()},
+        feedback=dict(made.feedback),
+        final=made.final,
+        value=made.value,
+    )
+
+
+def as_output(
+    context: dg.AssetExecutionContext, asset: str, made: Made, inputs: Mapping[str, Artifact[Any]], started: float
+) -> dg.Output[Artifact[Any]]:
+    """The Dagster output of a step: the artifact, its hash as data version, and what a person wants to see first."""
+    artifact = envelope(asset, context.partition_key, made, inputs)
+    duration = dg.MetadataValue.text(f"{time.monotonic() - started:.1f} s")
+    name = asset if len(context.selected_asset_keys | context.assets_def.keys) > 1 else "result"
+    return dg.Output(
+        artifact,
+        output_name=name,
+        data_version=dg.DataVersion(artifact.sha256),
+        metadata={**show(artifact), **made.metadata, "duration": duration},
+    )
+
+
+async def guarded(context: dg.AssetExecutionContext, work: Awaitable[Made | None]) -> Made | None:
+    """Run a step's work; a typed error becomes a readable failure whose code routing can match."""
+    try:
+        return await work
+    except AtelierError as error:
+        note_error(context.instance, context.run_id, error)
+        raise as_failure(error) from error
+
+
+StepFunction = Callable[..., Awaitable["Made | None"]]
+
+
+def journey_asset(
+    *, kinds: set[str], gate: bool = False, watches: tuple[str, ...] = ()
+) -> Callable[[StepFunction], dg.AssetsDefinition]:
+    """An asset of the journey from an async function that is given current artifacts and resources.
+
+    The function's docstring is the description in the UI. A `gate` may return None: nothing is materialized, all
+    below it is skipped, and the run stays green. `watches` are upstreams that are not loaded (they may be absent).
+    """
+
+    def decorate(function: StepFunction) -> dg.AssetsDefinition:
+        name = function.__name__
+        return dg.asset(
+            name=name,
+            description=inspect.getdoc(function),
+            group_name=group_of(name),
+            kinds=kinds,
+            owners=OWNERS,
+            deps=list(watches),
+            partitions_def=tickets_partitions,
+            io_manager_key=IO_MANAGER,
+            output_required=not gate,
+        )(_as_generator(function))
+
+    return decorate
+
+
+def _as_generator(function: StepFunction) -> Callable[..., Any]:
+    """Only a generator may yield nothing. Dagster reads inputs and resources from the signature: keep `function`'s."""
+
+    async def compute(context: dg.AssetExecutionContext, **given: Any) -> AsyncIterator[dg.Output[Artifact[Any]]]:
+        inputs: dict[str, Artifact[Any]] = {k: v for k, v in given.items() if isinstance(v, Artifact)}
+        started = time.monotonic()
+        made = await guarded(context, function(context, **given))
+        if made is not None:
+            yield as_output(context, function.__name__, made, inputs, started)
+
+    copy_signature(function, compute)
+    return compute
+
+
+def copy_signature(source: Callable[..., Any], target: Callable[..., Any]) -> None:
+    """Give `target` the name, docstring and resolved parameter types of `source`, without its return type."""
+    functools.update_wrapper(target, source)
+    hints = typing.get_type_hints(source)
+    hints.pop("return", None)
+    signature = inspect.signature(source)
+    parameters = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values()]
+    vars(target).pop("__wrapped__")
+    target.__annotations__ = hints
+    vars(target)["__signature__"] = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)

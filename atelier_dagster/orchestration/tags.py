@@ -1,0 +1,20 @@
+"""Names of the run tags that Atelier reads and writes."""
+
+from __future__ import annotations
+
+PARTITION = "dagster/partition"
+DATA_VERSION = "dagster/data_version"
+CYCLE = "atelier/cycle"
+"""On a deliver run: the cycle that the ticket is to start."""
+REASON = "atelier/reason"
+"""Why the run was started, in words."""
+ERROR = "atelier/error"
+"""Code of the error that ended the run."""
+DECISION = "atelier/decision"
+"""Source and id of the human decision that a release run judges."""
+SUBJECT = "atelier/subject"
+"""Hash of the pull request artifact that the decision is about."""
+AFTER = "atelier/after"
+"""The ended run that this one follows."""
+ENDING = "atelier/ending"
+"""On a close run: why the cycle ends, where no approval says it."""
