@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,11 +16,10 @@ from atelier_dagster.forges.local._documents import Document, current_user, read
 from atelier_dagster.forges.local._init import TakenIn, take_in
 from atelier_dagster.forges.local._merge import Merger
 from atelier_dagster.forges.local._store import Note, Store, now, numbers
-from atelier_dagster.gitio import EMPTY_TREE, Git, GitFailed, Identity, branch_ref, check_commit
+from atelier_dagster.gitio import Git, branch_ref, change, check_commit, count_changed_files, read_file, root_entries
 from atelier_dagster.ports import Check, Comment, GitRemote, MergeAnswer, PullRequestState
 
 _MAX_PROTECTED = 65_536
-_MAX_ROOT_ENTRIES = 10_000
 
 
 class LocalForge:
@@ -71,35 +69,11 @@ class LocalForge:
 
     async def list_root_entries(self, repo: RepoRef, commit: str) -> Sequence[str] | None:
         """Names at the root of a commit; () for "" (an empty repository), None when it cannot be told."""
-        if not commit:
-            return ()
-        try:
-            out = await self._git(repo).run("ls-tree", "-z", check_commit(commit))
-        except GitFailed:
-            return None
-        entries = [line.partition(b"\t") for line in out.stdout.split(b"\0") if line]
-        names = [
-            name.decode("utf-8", "backslashreplace") + ("/" if meta.split()[1] == b"tree" else "")
-            for meta, _, name in entries
-        ]
-        return tuple(names[:_MAX_ROOT_ENTRIES])
+        return await root_entries(self._git(repo), commit)
 
     async def get_file(self, repo: RepoRef, commit: str, path: str, limit: int = 1_000_000) -> bytes | None:
         """Content of a regular file at a commit; None when there is none, or it is a link or directory."""
-        if not path or "\0" in path:
-            return None
-        git = self._git(repo)
-        try:
-            listed = await git.run("--literal-pathspecs", "ls-tree", "-z", "-l", check_commit(commit), "--", path)
-        except GitFailed:
-            return None
-        meta, _, name = listed.stdout.partition(b"\0")[0].partition(b"\t")
-        if name != path.encode() or not meta.startswith((b"100644 ", b"100755 ")):
-            return None
-        _, _, blob, size = meta.split()
-        if int(size) > limit:
-            raise InvalidInput(f"{path!r} is larger than {limit} bytes", fix="raise the limit, or shorten the file")
-        return (await replace(git, output_limit=limit).run("cat-file", "blob", blob.decode())).stdout
+        return await read_file(self._git(repo), commit, path, limit)
 
     def remote(self, repo: RepoRef) -> GitRemote:
         """The bare repository's path; no credential."""
@@ -161,9 +135,7 @@ class LocalForge:
         """The pull request's unified diff, for people."""
         document = read_document(self._pull(repo, number))
         state = await self.get_pull_request(repo, number)
-        base = await self._merge_base(repo, document, state.head)
-        flags = ("--no-ext-diff", "--no-textconv", "--no-color", "-M")
-        return (await self._git(repo).run("diff", *flags, base, check_commit(state.head), "--")).stdout
+        return (await change(self._git(repo), await self._base(repo, document), state.head)).text
 
     async def upsert_pull_request_comment(self, repo: RepoRef, number: int, marker: str, body: str) -> Comment:
         """Post the bot's comment that has this marker, or edit it."""
@@ -232,7 +204,7 @@ class LocalForge:
         return self._store.existing(repo) / "repo.git"
 
     def _git(self, repo: RepoRef) -> Git:
-        return Git(self._bare(repo), identity=Identity())
+        return Git(self._bare(repo))
 
     def _merger(self, repo: RepoRef) -> Merger:
         return Merger(self._git(repo), self._must_contain_base)
@@ -291,25 +263,16 @@ class LocalForge:
             return MergeAnswer(merged=False, refusal="forge", reason=f"{base} is protected: {reason}")
         return await merger.merge(head, base, message)
 
-    async def _merge_base(self, repo: RepoRef, document: Document, head: str) -> str:
-        """Where the change starts; the empty tree where there is no base."""
-        merger = self._merger(repo)
-        base = await merger.tip(document.text("base"))
-        if document.text("state") == "merged":
-            parents = await merger.git.run("rev-list", "--parents", "-n1", check_commit(document.text("merge_commit")))
-            base = parents.text.split()[1] if len(parents.text.split()) > 2 else None
-        if base is None:
-            return EMPTY_TREE
-        found = await merger.git.run("merge-base", base, check_commit(head), ok=(0, 1))
-        return found.text.splitlines()[0] if found.text else EMPTY_TREE
+    async def _base(self, repo: RepoRef, document: Document) -> str:
+        """The base branch's commit, as it was before the merge; "" where there was none."""
+        if document.text("state").lower() != "merged":
+            return await self._tip_or_none(repo, document.text("base")) or ""
+        commit = check_commit(document.text("merge_commit"))
+        _, *parents = (await self._git(repo).run("rev-list", "--parents", "-n1", commit)).text.split()
+        return parents[0] if len(parents) > 1 else ""
 
     async def _changed_files(self, repo: RepoRef, document: Document, head: str) -> int:
-        if not head:
-            return 0
-        base = await self._merge_base(repo, document, head)
-        flags = ("--name-only", "--no-ext-diff", "-z", "-M")
-        out = await self._git(repo).run("diff", *flags, base, check_commit(head), "--")
-        return out.stdout.count(b"\0")
+        return await count_changed_files(self._git(repo), await self._base(repo, document), head) if head else 0
 
     def _decision(self, note: Note, source: DecisionSource, action: Action, head: str, reason: str) -> HumanDecision:
         comment = self._store.comment(note)

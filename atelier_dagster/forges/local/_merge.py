@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atelier_dagster.gitio import Git, GitFailed, branch_ref, check_commit
+from atelier_dagster.gitio import Git, GitFailed, branch_ref, check_commit, contains, merge_trees, ref_commit
 from atelier_dagster.ports import MergeAnswer
 
 ZERO = "0" * 40
@@ -19,12 +19,11 @@ class Merger:
 
     async def tip(self, branch: str) -> str | None:
         """Commit at a branch's tip, or None."""
-        out = await self.git.run("rev-parse", "--verify", "--quiet", f"{branch_ref(branch)}^{{commit}}", ok=(0, 1))
-        return out.text or None
+        return await ref_commit(self.git, branch_ref(branch))
 
     async def contains(self, commit: str, ancestor: str) -> bool:
-        """Whether `ancestor` is `commit` or in its history. Raises `GitFailed` for an unknown commit."""
-        return (await self.git.run("merge-base", "--is-ancestor", ancestor, commit, ok=(0, 1))).code == 0
+        """Whether `ancestor` is `commit` or in its history."""
+        return await contains(self.git, commit, ancestor)
 
     async def merge(self, head: str, base_branch: str, message: str) -> MergeAnswer:
         """Merge commit `head` into a branch, once. The branch is moved only if it is still where it was looked at."""
@@ -55,9 +54,8 @@ class Merger:
     async def _tree(self, base: str, head: str) -> tuple[str, str]:
         if await self.contains(head, base):
             return f"{head}^{{tree}}", ""
-        out = await self.git.run("merge-tree", "--write-tree", "--name-only", "--no-messages", base, head, ok=(0, 1))
-        tree, *paths = out.text.splitlines()
-        return tree, f"conflicts in {', '.join(paths[:20])}" if out.code else ""
+        merged = await merge_trees(self.git, base, head)
+        return merged.tree, f"conflicts in {', '.join(merged.conflicts[:20])}" if merged.conflicts else ""
 
     async def _move(self, branch: str, old: str, new: str) -> MergeAnswer:
         try:
