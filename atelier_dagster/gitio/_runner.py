@@ -105,6 +105,8 @@ class Git:
     """Bytes of standard output."""
     memory_limit: int = 0
     """Bytes of address space; 0: no bound."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """More of the environment, for every command."""
 
     async def run(
         self,
@@ -116,7 +118,7 @@ class Git:
     ) -> Output:
         """Run `git <argv>`. Raises `GitFailed` or one of its siblings when the exit code is not in `ok`."""
         password = remote.password.get_secret_value() if remote and remote.password else ""
-        full_env = _environment(self.directory, self.identity, remote, password) | dict(env or {})
+        full_env = _environment(self.directory, self.identity, remote, password) | dict(self.env) | dict(env or {})
         process = await _start(argv, full_env, stdin)
         if self.memory_limit:
             with contextlib.suppress(ProcessLookupError):
