@@ -6,13 +6,10 @@ import re
 from collections import OrderedDict
 from typing import Any
 
-from pydantic import ValidationError
-
 from atelier_dagster.artifacts._keys import join_key
-from atelier_dagster.artifacts._parse import parse_artifact
 from atelier_dagster.factory.change import ObjectRef
-from atelier_dagster.factory.errors import AtelierError, CorruptArtifact, InvalidInput
-from atelier_dagster.factory.lineage import Artifact, sha256_hex
+from atelier_dagster.factory.errors import CorruptArtifact, InvalidInput
+from atelier_dagster.factory.lineage import Artifact, parse_artifact, sha256_hex
 from atelier_dagster.ports import ObjectStore
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -37,9 +34,9 @@ def read_artifact(ticket: str, asset: str, sha256: str, data: bytes) -> Artifact
     if sha256_hex(data) != sha256:
         raise _corrupt(ticket, asset, sha256, "its bytes do not match its hash")
     try:
-        artifact = parse_artifact(data)
-    except (AtelierError, ValidationError, ValueError) as error:
-        raise _corrupt(ticket, asset, sha256, "it cannot be read") from error
+        artifact = parse_artifact(asset, data)
+    except (InvalidInput, CorruptArtifact) as error:
+        raise _corrupt(ticket, asset, sha256, f"it cannot be read: {error.message}") from error
     if (artifact.ticket, artifact.asset) != (ticket, asset):
         raise _corrupt(ticket, asset, sha256, f"it belongs to {artifact.asset} of {artifact.ticket}")
     return artifact

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -21,7 +22,7 @@ from atelier_dagster.gateway._preflight import check_endpoint
 from atelier_dagster.ports import ChatAnswer, ChatMessage, Check, ModelUpstream
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, Omit
     from openai.types.chat import ChatCompletionMessageParam
 
 R = TypeVar("R")
@@ -61,7 +62,6 @@ class OpenAIGateway:
         self._idle_timeout = idle_timeout
         self._max_attempts = max_attempts
         self._backoff = backoff
-        self._tls: ssl.SSLContext | None = None
         self._asks_usage = True
 
     def __repr__(self) -> str:
@@ -116,6 +116,7 @@ class OpenAIGateway:
                 messages=[_wire(message) for message in messages],
                 stream=True,
                 stream_options={"include_usage": True} if self._asks_usage else openai.omit,
+                extra_headers=self._headers(),
             )
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
             if not self._asks_usage or "stream_options" not in str(error.body):
@@ -133,7 +134,9 @@ class OpenAIGateway:
 
     async def _embed_batch(self, texts: list[str]) -> list[Sequence[float]]:
         async def ask(client: AsyncOpenAI) -> list[Sequence[float]]:
-            answer = await client.embeddings.create(model=self._embedding_model, input=texts, encoding_format="float")
+            answer = await client.embeddings.create(
+                model=self._embedding_model, input=texts, encoding_format="float", extra_headers=self._headers()
+            )
             vectors = [item.embedding for item in sorted(answer.data, key=lambda item: item.index)]
             if len(vectors) != len(texts) or not all(vectors):
                 raise unavailable(f"the model endpoint gave {len(vectors)} embeddings for {len(texts)} texts")
@@ -216,32 +219,42 @@ class OpenAIGateway:
     async def _client(self) -> AsyncGenerator[AsyncOpenAI]:
         """A client for one call: steps run on event loops of their own, which must not share connections."""
         import httpx2
-        from openai import AsyncOpenAI, omit
+        from openai import AsyncOpenAI
 
-        if self._tls is None:
-            self._tls = await asyncio.to_thread(httpx2.create_ssl_context)
+        tls = await asyncio.to_thread(_tls)
         limits = httpx2.Timeout(self._idle_timeout, connect=_CONNECT_WITHIN)
-        key = self._api_key.get_secret_value() if self._api_key else ""
-        # what the environment says about another OpenAI account must not reach this endpoint
-        headers: Any = {"OpenAI-Organization": omit, "OpenAI-Project": omit} | ({} if key else {"Authorization": omit})
         # no redirects: the key is for this address alone
         async with (
-            httpx2.AsyncClient(verify=self._tls, timeout=limits, follow_redirects=False) as http,
+            httpx2.AsyncClient(verify=tls, timeout=limits, follow_redirects=False) as http,
             AsyncOpenAI(
-                api_key=key or "none",
+                api_key=self._api_key.get_secret_value() if self._api_key else "none",
                 base_url=self._base_url,
                 max_retries=0,
                 timeout=limits,
-                default_headers=headers,
                 http_client=http,
             ) as client,
         ):
             yield client
 
+    def _headers(self) -> dict[str, str | Omit]:
+        """What the environment says about another OpenAI account must not reach this endpoint."""
+        from openai import omit
+
+        headers: dict[str, str | Omit] = {"OpenAI-Organization": omit, "OpenAI-Project": omit}
+        return headers if self._api_key else {**headers, "Authorization": omit}
+
     def _require(self, model: str) -> None:
         missing = [fix for value, fix in ((self._base_url, failures.FIX_URL), (model, failures.FIX_MODEL)) if not value]
         if missing:
             raise ModelRefused("no model endpoint is configured", fix="; ".join(missing), code="MODEL_NOT_CONFIGURED")
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Certificates take a tenth of a second to load; a context may be shared by all clients."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def _check_url(base_url: str) -> str:
