@@ -1,1 +1,1 @@
-"""The journey as Dagster assets, one module a stage. Each asset is thin: decisions are the domain's, acts are delivery's."""
+"""The journey as Dagster assets, one module a stage. Thin: decisions are the domain's, acts are delivery's."""

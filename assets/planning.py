@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dagster as dg
+from atelier_dagster.factory.messages import plan_waits
 
 from assets._desk import consultant, usage_metadata
 from atelier_dagster.delivery.tell import tell
 from atelier_dagster.factory.errors import AtelierError, InvalidInput
 from atelier_dagster.factory.lineage import Artifact
-from atelier_dagster.factory.messages import plan_waits
 from atelier_dagster.factory.plan import (
     ApprovedPlan,
     ArchitectureReview,
@@ -77,12 +77,12 @@ async def plan(
     start = planning_start(history)
     desk = consultant(context, llm, artifacts, history, "plan", {"ticket": ticket, "analysis": analysis})
     prompt = render("planner", ticket=ticket.value, analysis=analysis.value, objections=start.objections)
-    value = _read_plan(await desk.ask("planner", prompt), ticket.value, analysis.value)
+    value = _read_plan(await desk.ask("planner", prompt), ticket.value)
     value = value.model_copy(update={"answered": start.objections})
     return Made(value, attempt=start.attempt, feedback=start.feedback, metadata=usage_metadata(desk.usage))
 
 
-def _read_plan(answer: str, ticket: Ticket, analysis: Analysis) -> Plan:
+def _read_plan(answer: str, ticket: Ticket) -> Plan:
     try:
         tasks = parse_plan(answer)
     except InvalidInput as error:

@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+from atelier_dagster.factory.diff import OPS_PATTERNS, SECURITY_PATTERNS, matching, parts_for_review
 
 from assets._desk import generation, usage_metadata
 from atelier_dagster.delivery.consult import Consultant
-from atelier_dagster.factory.change import DiffStat, Integration, ReviewGate, TestedDiff, TestReport
+from atelier_dagster.factory.change import Changes, DiffStat, Integration, ReviewGate, TestedDiff, TestReport
 from atelier_dagster.factory.errors import AtelierError
-from atelier_dagster.factory.diff import OPS_PATTERNS, SECURITY_PATTERNS, matching, parts_for_review
-from atelier_dagster.factory.lineage import UPSTREAM, Artifact, History
+from atelier_dagster.factory.lineage import Artifact
 from atelier_dagster.factory.plan import ApprovedPlan
 from atelier_dagster.factory.prompts import render
 from atelier_dagster.factory.routing import review_gate_ruling
 from atelier_dagster.factory.ticket import Analysis, Ticket
 from atelier_dagster.factory.verdict import Decision, Review, ReviewVerdict, parse_review
-from atelier_dagster.factory.change import Changes
 from atelier_dagster.orchestration.partitions import tickets_partitions
 from atelier_dagster.orchestration.step import (
     IO_MANAGER,
@@ -47,7 +46,7 @@ _ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 _DESCRIPTIONS = {
     "code_review": "Does the diff answer the ticket, without regressions or dead code? Always asked.",
-    "security_review": "Is the change safe? Asked only when a changed path looks sensitive (auth, secrets, tokens, ...).",
+    "security_review": "Is the change safe? Asked only when a changed path looks sensitive (auth, secrets, tokens).",
     "ops_review": "Can the change be deployed? Asked only when a changed path is infrastructure or a migration.",
 }
 

@@ -113,12 +113,13 @@ StepFunction = Callable[..., Awaitable["Made | None"]]
 
 
 def journey_asset(
-    *, kinds: set[str], gate: bool = False, watches: tuple[str, ...] = ()
+    *, kinds: set[str], gate: bool = False, watches: tuple[str, ...] = (), reads: Mapping[str, str] | None = None
 ) -> Callable[[StepFunction], dg.AssetsDefinition]:
     """An asset of the journey from an async function that is given current artifacts and resources.
 
     The function's docstring is the description in the UI. A `gate` may return None: nothing is materialized, all
     below it is skipped, and the run stays green. `watches` are upstreams that are not loaded (they may be absent).
+    `reads` names the upstream of a parameter where they differ (an asset and a resource may share a name).
     """
 
     def decorate(function: StepFunction) -> dg.AssetsDefinition:
@@ -130,19 +131,22 @@ def journey_asset(
             kinds=kinds,
             owners=OWNERS,
             deps=list(watches),
+            ins={parameter: dg.AssetIn(key=dg.AssetKey(asset)) for parameter, asset in (reads or {}).items()},
             partitions_def=tickets_partitions,
             io_manager_key=IO_MANAGER,
             output_required=not gate,
-        )(_as_generator(function))
+        )(_as_generator(function, reads or {}))
 
     return decorate
 
 
-def _as_generator(function: StepFunction) -> Callable[..., Any]:
+def _as_generator(function: StepFunction, reads: Mapping[str, str]) -> Callable[..., Any]:
     """Only a generator may yield nothing. Dagster reads inputs and resources from the signature: keep `function`'s."""
 
     async def compute(context: dg.AssetExecutionContext, **given: Any) -> AsyncIterator[dg.Output[Artifact[Any]]]:
-        inputs: dict[str, Artifact[Any]] = {k: v for k, v in given.items() if isinstance(v, Artifact)}
+        inputs: dict[str, Artifact[Any]] = {
+            reads.get(name, name): value for name, value in given.items() if isinstance(value, Artifact)
+        }
         started = time.monotonic()
         made = await guarded(context, function(context, **given))
         if made is not None:
