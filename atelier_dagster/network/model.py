@@ -1,4 +1,4 @@
-"""Reverse proxy to the model endpoint: adds the key that workshops never see. Not here: general HTTP, the allow-list."""
+"""Reverse proxy to the model endpoint: adds the key that workshops never see. Not here: HTTP itself, the allow-list."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Sandbox of a workshop: bubblewrap, bounds, and the supervisor that owns them. Nothing is imported here (start time)."""
+"""A workshop's sandbox: bubblewrap, bounds, the supervisor that owns them. Nothing is imported here (start time)."""

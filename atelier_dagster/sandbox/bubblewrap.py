@@ -149,7 +149,7 @@ def _exec(sandbox: Sandbox, plan: _Plan, command: Sequence[str]) -> NoReturn:
         program = plan.source(sandbox.bwrap)
         staging.stage(plan.sources)
         staging.become(sandbox.uid)
-    os.execve(program, ["bwrap", *plan.arguments, "--", *command], environment)
+    os.execve(program, ["bwrap", *plan.arguments, "--", *command], environment)  # noqa: S606
 
 
 def start(sandbox: Sandbox, command: Sequence[str], *, control: int, log: int) -> int:
@@ -191,7 +191,7 @@ def start_unsafe(python: str, *, control: int, log: int) -> int:
             os.dup2(log, target)
         os.set_inheritable(control, True)
         interpreter = base_python(python)[0]
-        os.execve(interpreter, [interpreter, "-I", "-S", "-B", guest, str(control)], {"PATH": os.defpath})
+        os.execve(interpreter, [interpreter, "-I", "-S", "-B", guest, str(control)], {"PATH": os.defpath})  # noqa: S606
     finally:
         os._exit(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,15 @@ class SupervisorConfig:
     @classmethod
     def load(cls, data: bytes) -> SupervisorConfig:
         """Inverse of `dump`."""
-        values = json.loads(data)
-        egress = {key: tuple(value) if isinstance(value, list) else value for key, value in values["egress"].items()}  # pyright: ignore[reportUnknownArgumentType]
-        nested = {
-            "source": SourceConfig(**values["source"]),
-            "bounds": BoundsConfig(**values["bounds"]),
-            "egress": EgressConfig(**egress),
-            "upstream": UpstreamConfig(**values["upstream"]),
-            "mounts": tuple((source, target) for source, target in values["mounts"]),
-        }
-        return cls(**{**values, **nested})
+        values: dict[str, Any] = json.loads(data)
+        egress: dict[str, Any] = values.pop("egress")
+        lists = {name: tuple(egress.pop(name)) for name in ("hosts", "ports", "networks")}
+        mounts: list[list[str]] = values.pop("mounts")
+        return cls(
+            source=SourceConfig(**values.pop("source")),
+            bounds=BoundsConfig(**values.pop("bounds")),
+            egress=EgressConfig(**lists, **egress),
+            upstream=UpstreamConfig(**values.pop("upstream")),
+            mounts=tuple((source, target) for source, target in mounts),
+            **values,
+        )

@@ -1,4 +1,4 @@
-"""Commands of a workshop: their output while they run, and their results kept on disk. Not here: how they are started."""
+"""A workshop's commands: output while they run, results kept on disk. Not here: how they are started."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class ExecStore:
             self.kept += self._size(directory)
 
     def claim(self, exec_id: str) -> Path | None:
-        """Directory of a new command; None when the id was used before. Raises `OverflowError` when there are too many."""
+        """Directory of a new command; None when the id was used before. Raises `OverflowError`: too many."""
         directory = self._directory(exec_id)
         if directory.exists():
             return None

@@ -157,7 +157,7 @@ class Keeper:
         os.chdir(self.request["cwd"])
         for name, value in self.request["limits"].items():
             lower_limit(getattr(resource, name), value)
-        os.execvpe(self.request["argv"][0], self.request["argv"], self.request["env"])
+        os.execvpe(self.request["argv"][0], self.request["argv"], self.request["env"])  # noqa: S606
 
 
 # -------------------------------------------------------------------------------------------------------- files
@@ -240,7 +240,7 @@ class Guest:
         self.reports: dict[int, tuple[str, int]] = {}
         self.poll = select.poll()
         self.wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _wake_only)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
         for fd in (control.fileno(), self.wake):
             self.poll.register(fd, select.POLLIN)
@@ -371,6 +371,10 @@ class Guest:
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
+
+
+def _wake_only(_number: int, _frame: object) -> None:
+    """The wake-up descriptor does the work; a handler must exist for it to be written to."""
 
 
 def _children() -> list[int]:

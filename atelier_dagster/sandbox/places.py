@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +84,7 @@ class Places:
 
 
 @contextlib.contextmanager
-def short_path(path: Path) -> Iterator[str]:
+def short_path(path: Path) -> Generator[str]:
     """A name for a socket that fits into the 108 bytes of its address, however deep the directory is."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -127,7 +127,7 @@ def remove_tree(top: Path) -> None:
         return
     counter = 0
     try:
-        while names := os.listdir(root):
+        while names := os.listdir(root):  # noqa: PTH208 - by descriptor
             for name in names:
                 counter = _remove_entry(root, name, counter)
     finally:
@@ -142,7 +142,7 @@ def _remove_entry(root: int, name: str, counter: int) -> int:
     os.chmod(name, 0o700, dir_fd=root)
     below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
     try:
-        for child in os.listdir(below):
+        for child in os.listdir(below):  # noqa: PTH208 - by descriptor
             if not _is_directory(below, child):
                 os.unlink(child, dir_fd=below)
                 continue

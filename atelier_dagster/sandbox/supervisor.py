@@ -13,11 +13,12 @@ import os
 import secrets
 import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from atelier_dagster.sandbox import bubblewrap, bounds, places
+from atelier_dagster.sandbox import bounds, bubblewrap, places
 from atelier_dagster.sandbox.channel import GuestChannel, GuestError, GuestGone
 from atelier_dagster.sandbox.checkout import CHECKOUT_LIMIT, GITCONFIG, CheckoutFailed, check_out
 from atelier_dagster.sandbox.config import SupervisorConfig, UpstreamConfig
@@ -74,6 +75,7 @@ class Supervisor:
         self._environment: dict[str, str] = {}
         self._ports = Ports(0)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._carrying: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -110,13 +112,26 @@ class Supervisor:
         )  # fmt: skip
         return bubblewrap.start(sandbox, bubblewrap.guest_command(config.python, control), control=control, log=log)
 
+    def end_sandbox(self) -> None:
+        """Kill process 1, and with it all in its namespace; wait until that is done.
+
+        Without a namespace it is left to kill everything itself, which it does when its control socket closes.
+        """
+        limit = time.monotonic() + (0 if self.config.bwrap else 5)
+        while time.monotonic() < limit:
+            if os.waitpid(self._sandbox, os.WNOHANG)[0]:
+                return
+            time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._sandbox, signal.SIGKILL)
+        os.waitpid(self._sandbox, 0)
+
     async def serve(self, ready: Callable[[], None]) -> None:
         """Serve until the workshop is shut down or its sandbox ends; `ready` is called once it can be asked."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        guest: GuestChannel
-        guest = GuestChannel(self._guest_socket, lambda event: self.runner.on_event(event))
+        guest = GuestChannel(self._guest_socket, self._on_event)
         self.runner = Runner(guest, limits(self.config.bounds))
         with places.short_path(self.places.control) as path:
             server = await asyncio.start_unix_server(self._connection, path)
@@ -129,10 +144,9 @@ class Supervisor:
         server.close()
         self._save_state()
         receiving.cancel()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._sandbox, signal.SIGKILL)
-        os.waitpid(self._sandbox, 0)
-        await asyncio.sleep(0)
+
+    def _on_event(self, event: Message) -> None:
+        self.runner.on_event(event)
 
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -148,9 +162,8 @@ class Supervisor:
             self._fail(f"no sandbox can be made: {log or 'bubblewrap ended'}")
         self.state.ended = f"the sandbox ended: {log}" if log else "the sandbox ended"
         self.runner.abandon(GONE)
-        async with asyncio.timeout(5):
-            while self._running:
-                await asyncio.sleep(0.01)
+        if self._carrying:
+            await asyncio.wait(self._carrying, timeout=5)
         self._stop.set()
 
     async def _provision(self) -> None:
@@ -301,7 +314,9 @@ class Supervisor:
             raise Refusal("unavailable", "the result of this command could not be kept")
         command = Exec(message["exec"], directory.name, message["output_limit"])
         self._running[command.id] = command
-        self._spawn(self._carry_out(command, message, stdin))
+        task = self._spawn(self._carry_out(command, message, stdin))
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
         return command
 
     async def _carry_out(self, command: Exec, message: Message, stdin: bytes) -> None:
@@ -324,8 +339,10 @@ class Supervisor:
 
 
 def run(supervisor: Supervisor, ready: Callable[[], None]) -> None:
-    """The whole life of a supervisor, once `start_sandbox` was called."""
+    """The whole life of a supervisor. Raises `AlreadyRunning`."""
+    supervisor.start_sandbox()
     asyncio.run(supervisor.serve(ready))
+    supervisor.end_sandbox()
 
 
 def detach(log: Path) -> None:

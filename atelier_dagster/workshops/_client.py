@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -129,12 +129,19 @@ async def locked(path: Path, limit: float = START_LIMIT) -> AsyncGenerator[None]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:
-            async with asyncio.timeout(limit):
-                while not _try_lock(file.fileno()):
-                    await asyncio.sleep(0.01)
+            await _until(lambda: _try_lock(file.fileno()), limit)
         except TimeoutError as error:
             raise TimedOut(f"{path.stem!r} is locked by another process for more than {limit:g} s") from error
         yield
+
+
+async def _until(condition: Callable[[], bool], limit: float) -> None:
+    """Wait for something that another process does. Raises `TimeoutError`."""
+    pause = 0.001
+    async with asyncio.timeout(limit):
+        while not condition():
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.05)
 
 
 def _try_lock(fd: int) -> bool:
@@ -153,9 +160,7 @@ async def end(places: Places) -> None:
             return
         try:
             os.kill(pid, number)
-            async with asyncio.timeout(limit):
-                while places.supervisor_alive():
-                    await asyncio.sleep(0.005)
+            await _until(lambda: not places.supervisor_alive(), limit)
         except (ProcessLookupError, TimeoutError):
             continue
         return

@@ -3,7 +3,6 @@
 Configuration comes over standard input (it holds a key). Ends with 0 once the detached supervisor can be asked.
 """
 
-import asyncio
 import ipaddress
 import os
 import sys
@@ -47,19 +46,17 @@ def supervise(config: SupervisorConfig) -> int:
         os.close(answer_in)
         code = os.read(answer, 1)
         return code[0] if code else 1
-    supervisor.detach(Places(Path(config.directory)).supervisor_log)
-    try:
-        here = build(config)
-        here.start_sandbox()
-    except supervisor.AlreadyRunning:
-        os.write(answer_in, bytes([BUSY]))
-        return BUSY
 
     def ready() -> None:
         os.write(answer_in, bytes([0]))
         os.close(answer_in)
 
-    asyncio.run(here.serve(ready))
+    supervisor.detach(Places(Path(config.directory)).supervisor_log)
+    try:
+        supervisor.run(build(config), ready)
+    except supervisor.AlreadyRunning:
+        os.write(answer_in, bytes([BUSY]))
+        return BUSY
     return 0
 
 
