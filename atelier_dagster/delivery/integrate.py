@@ -1,4 +1,4 @@
-"""One branch out of every delivery, on top of the base as it is now. Merges in the host's repository, without a tree."""
+"""Makes one branch, the pull request's head, out of what agents delivered. Not here: how a merge is made."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from atelier_dagster.delivery.repository import HostRepository
 from atelier_dagster.factory.change import Integration, TaskChange
+from atelier_dagster.gitio import branch_ref
 
 
 async def integrate(
@@ -18,31 +19,29 @@ async def integrate(
     pushed: str,
     changes: Sequence[TaskChange],
 ) -> Integration:
-    """Merge deliveries, then what people pushed to `branch`, then the base branch as it is now.
+    """Merge every delivery onto what is `pushed` already, else onto the base branch as it is now (`base_now`).
 
-    `start` is the commit that the ticket's work began at, `base_now` and `pushed` the forge's tips ("" for none).
-    What conflicts is left out whole and named in `conflicts`. The same input gives the same head.
+    `start` is the base's commit that the ticket began with; each is "" where there is none. What was pushed stays in
+    the head, so that nothing is ever forced. A branch that conflicts is left out and named in `conflicts`.
     """
-    delivered = {change.branch: change.head for change in changes if change.head and change.head != change.base}
-    onto = _onto(changes, start)
-    made = await repository.merge(delivered, onto)
-    head, merged, conflicts = made.head, list(made.merged), list(made.conflicts)
-    if pushed and head:
-        people = await repository.update_with_base(head, pushed, f"what was pushed to {branch}")
-        head, conflicts = people.head, [*conflicts, *people.conflicts]
-    base = start
+    onto = pushed or (base_now if base_now and await _follows(repository, base_now, start) else start)
+    branches = {change.branch: change.head for change in changes if change.head != change.base}
+    deliveries = await repository.merge(branches, onto)
+    head, conflicts = deliveries.head, list(deliveries.conflicts)
     if base_now and head:
-        update = await repository.update_with_base(head, base_now, base_branch)
-        head, conflicts = update.head, [*conflicts, *update.conflicts]
-        base = start if update.conflicts else base_now
+        updated = await repository.update_with_base(head, base_now, base_branch)
+        head = updated.head
+        conflicts += updated.conflicts
     if head:
-        await repository.set_ref(
-            f"refs/heads/{branch}", head
-        )  # nothing else may name it yet: keep it from being pruned
-    return Integration(branch=branch, base=base, head=head, merged=tuple(merged), conflicts=tuple(conflicts))
+        await repository.set_ref(branch_ref(branch), head)
+    return Integration(
+        branch=branch,
+        base=await repository.shared(base_now, head) if base_now and head else "",
+        head=head,
+        merged=deliveries.merged,
+        conflicts=tuple(conflicts),
+    )
 
 
-def _onto(changes: Sequence[TaskChange], start: str) -> str:
-    """Deliveries that all began at one commit are merged onto it (for rework: what was integrated before)."""
-    bases = {change.base for change in changes}
-    return bases.pop() if len(bases) == 1 else start
+async def _follows(repository: HostRepository, commit: str, earlier: str) -> bool:
+    return not earlier or await repository.contains(commit, earlier)

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 
 from atelier_dagster.delivery._bundle import BundleLimits, take_bundle
@@ -18,6 +19,7 @@ from atelier_dagster.gitio import (
     Git,
     Identity,
     PushRejected,
+    branch_ref,
     change,
     changed_paths,
     check_commit,
@@ -35,6 +37,10 @@ from atelier_dagster.ports import GitRemote
 _LISTED = re.compile(r"([0-9a-f]{40})\t(refs/\S+)")
 _STALE_SECONDS = 86_400
 _MAX_COMMITS = 10_000
+
+
+class _Any(Enum):
+    FAST_FORWARD = "whatever the new commit contains"
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,15 @@ class HostRepository:
         """Content of a regular file at a commit, or None."""
         return await read_file(self.git, commit, path, limit)
 
+    async def has_file(self, commit: str, path: str) -> bool:
+        """Whether a commit has a file, or a link, at a path."""
+        out = await self.git.run("cat-file", "-t", f"{check_commit(commit)}:{path}", ok=(0, 128))
+        return out.text == "blob"
+
+    async def shared(self, one: str, other: str) -> str:
+        """The latest commit that two histories share; "" when they share nothing."""
+        return (await self.git.run("merge-base", check_commit(one), check_commit(other), ok=(0, 1))).text
+
     async def root_entries(self, commit: str) -> tuple[str, ...] | None:
         """Names at the root of a commit; () for "", None when it cannot be told."""
         await self.ensure()
@@ -167,36 +182,51 @@ class HostRepository:
                 answer[match[2]] = match[1]
         return answer
 
-    async def fetch(self, remote: GitRemote, refs: Sequence[str]) -> dict[str, str | None]:
-        """Get the remote's refs (full names) with their history; None for those it does not have.
+    async def fetch(self, remote: GitRemote, branches: Mapping[str, str] | Sequence[str]) -> dict[str, str | None]:
+        """Get branches (or full refs) with their history, by name; None for those that the remote does not have.
 
-        Asks first, and transfers only what is not here yet. They are kept below `refs/remotes/origin/`.
+        Asks first, and transfers only what is not here yet. A mapping says where each branch is known to be: nothing
+        is even asked when all that is here. They are kept below `refs/remotes/origin/`.
         """
         await self.ensure()
-        listed = await self.list_remote(remote, refs)
+        if isinstance(branches, Mapping) and await self._all_kept(branches):
+            return dict(branches)
+        refs = {name: _full(name) for name in branches}
+        listed = await self.list_remote(remote, list(refs.values())) if refs else {}
         missing = [ref for ref, commit in listed.items() if commit and await self.ref(_kept(ref)) != commit]
         if missing:
             specs = [f"+{ref}:{_kept(ref)}" for ref in missing]
             argv = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--")
             await self.git.run(*argv, check_remote_url(remote.url), *specs, remote=remote)
-        return {ref: commit and await self.ref(_kept(ref)) for ref, commit in listed.items()}
+        return {name: listed[ref] and await self.ref(_kept(ref)) for name, ref in refs.items()}
 
-    async def push(self, remote: GitRemote, ref: str, commit: str, expected_old: str | None) -> bool:
-        """Push one commit to one ref; False when it was there already. Never forces.
+    async def _all_kept(self, tips: Mapping[str, str]) -> bool:
+        kept = [await self.ref(_kept(_full(name))) == commit for name, commit in tips.items()]
+        return all(kept)
 
-        `expected_old` is what the remote must have there now (None or "": nothing). Raises `PushRejected`.
+    async def push(
+        self, remote: GitRemote, branch: str, commit: str, expected_old: str | _Any | None = _Any.FAST_FORWARD
+    ) -> bool:
+        """Push one commit to one branch (or full ref); False when it was there already. Never forces.
+
+        `expected_old` is what the remote must have there now (None or "": nothing); by default whatever `commit`
+        contains. Raises `PushRejected`.
         """
+        ref = _full(branch)
         check_commit(commit)
         now = (await self.list_remote(remote, [ref]))[ref]
         if now == commit:
             return False
-        if now != (expected_old or None):
+        if expected_old is not _Any.FAST_FORWARD and now != (expected_old or None):
             raise PushRejected(
                 f"{ref} is at {now or 'no commit'} on the forge, not at {expected_old or 'no commit'}",
                 fix="someone else pushed: fetch it and bring the change up to date",
             )
         if now is not None and not (await self.has(now) and await contains(self.git, commit, now)):
-            raise PushRejected(f"{ref} at {now} would lose commits", fix="merge it instead; nothing is ever forced")
+            raise PushRejected(
+                f"{ref} is at {now} on the forge, which the new commit does not contain",
+                fix="fetch it and merge it; nothing is ever forced",
+            )
         await self._push(remote, ref, commit)
         return True
 
@@ -287,6 +317,11 @@ class HostRepository:
         links = [part for parent in parents for part in ("-p", parent)]
         text = message.replace("\0", "").encode("utf-8", "backslashreplace") + b"\n"
         return (await self.git.run("commit-tree", *links, "-F", "-", tree, stdin=text, env=dates)).text
+
+
+def _full(name: str) -> str:
+    """A full ref as it is, and anything else as a branch."""
+    return check_ref(name) if name.startswith("refs/") else branch_ref(name)
 
 
 def _kept(ref: str) -> str:
