@@ -1,4 +1,4 @@
-"""The composition root: settings become resources, resources meet assets and sensors. Nothing else is wired anywhere."""
+"""The composition root: settings become resources, resources meet assets and sensors. Nothing is wired elsewhere."""
 
 from __future__ import annotations
 

@@ -14,6 +14,6 @@ class ArtifactIO(dg.ConfigurableIOManagerFactory[ArtifactIOManager]):
 
     artifacts: ArtifactsResource
 
-    def create_io_manager(self, context: dg.InitResourceContext) -> ArtifactIOManager:
+    def create_io_manager(self, context: dg.InitResourceContext) -> ArtifactIOManager:  # noqa: ARG002
         """One a run."""
         return ArtifactIOManager(self.artifacts.store(), Ledger(self.artifacts.objects()))

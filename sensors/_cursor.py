@@ -7,7 +7,7 @@ from typing import Any, cast
 
 
 def load(cursor: str | None) -> dict[str, Any]:
-    """The cursor's fields; nothing when there is none or it cannot be read (a sensor then looks at everything again)."""
+    """The cursor's fields; none when it cannot be read, so that a sensor looks at everything again."""
     try:
         value = json.loads(cursor or "{}")
     except ValueError:

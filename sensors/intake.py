@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import dagster as dg
+from atelier_dagster.factory.messages import author_not_allowed
 
 from atelier_dagster.delivery.tell import tell
 from atelier_dagster.factory.change import Ending
 from atelier_dagster.factory.errors import AtelierError
-from atelier_dagster.factory.messages import author_not_allowed
 from atelier_dagster.orchestration import partitions
 from atelier_dagster.orchestration.history import HistoryReader, active_runs
 from atelier_dagster.orchestration.intake import Change, Known, intake_change

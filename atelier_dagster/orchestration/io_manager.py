@@ -9,20 +9,9 @@ import dagster as dg
 
 from atelier_dagster.artifacts import ArtifactStore, Ledger
 from atelier_dagster.factory.errors import AtelierError, NotFound, StaleInput
-from atelier_dagster.factory.lineage import ASSETS, UPSTREAM, Artifact
-from atelier_dagster.orchestration.failures import as_failure
-from atelier_dagster.orchestration.history import HistoryReader
-
-
-def closure(asset: str) -> tuple[str, ...]:
-    """An asset and all that its currency depends on, in the journey's order."""
-    needed = {"ticket", "merge", asset}
-    todo = list(needed)
-    while todo:
-        fresh = [a for a in UPSTREAM.get(todo.pop(), ()) if a not in needed]
-        needed.update(fresh)
-        todo.extend(fresh)
-    return tuple(a for a in ASSETS if a in needed)
+from atelier_dagster.factory.lineage import Artifact, History
+from atelier_dagster.orchestration.failures import as_failure, note_error
+from atelier_dagster.orchestration.history import run_history
 
 
 class ArtifactIOManager(dg.IOManager):
@@ -31,7 +20,7 @@ class ArtifactIOManager(dg.IOManager):
     def __init__(self, store: ArtifactStore, ledger: Ledger) -> None:
         self._store = store
         self._ledger = ledger
-        self._readers: dict[str, HistoryReader] = {}
+        self._seen: tuple[str, str, History] | None = None
 
     def handle_output(self, context: dg.OutputContext, obj: Artifact[Any]) -> None:
         """Keep an artifact, and note it in the ticket's ledger."""
@@ -42,6 +31,7 @@ class ArtifactIOManager(dg.IOManager):
         try:
             return asyncio.run(self._load(context))
         except AtelierError as error:
+            note_error(context.instance, context.step_context.run_id, error)
             raise as_failure(error) from error
 
     async def _keep(self, context: dg.OutputContext, artifact: Artifact[Any]) -> None:
@@ -52,9 +42,7 @@ class ArtifactIOManager(dg.IOManager):
 
     async def _load(self, context: dg.InputContext) -> Artifact[Any]:
         asset, partition = context.asset_key.path[-1], context.asset_partition_key
-        if partition not in self._readers:
-            self._readers[partition] = HistoryReader(context.instance, self._store, partition)
-        history = await self._readers[partition].read(closure(asset))
+        history = await self._history(context, partition)
         entry = history.current(asset)
         if entry is not None:
             return cast(Artifact[Any], entry.artifact)
@@ -62,3 +50,12 @@ class ArtifactIOManager(dg.IOManager):
         if history.latest(asset) is None:
             raise NotFound(f"{asset} has not been materialized for {partition}", fix=reason)
         raise StaleInput(f"{asset} no longer follows from the current artifacts of {partition}", fix=reason)
+
+    async def _history(self, context: dg.InputContext, partition: str) -> History:
+        """Read once a step: nothing of this ticket is materialized between two inputs of one step."""
+        step = context.op_def.name
+        if self._seen is None or self._seen[:2] != (step, partition):
+            run_id = context.step_context.run_id
+            history = await run_history(context.instance, self._store, partition, run_id).read()
+            self._seen = (step, partition, history)
+        return self._seen[2]

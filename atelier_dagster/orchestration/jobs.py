@@ -1,4 +1,4 @@
-"""The three jobs of a ticket, all in process: concurrency belongs inside a step, where it waits for something remote."""
+"""The three jobs of a ticket, all in process: concurrency belongs inside a step, where it waits for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a routing step to a run request: job, assets, configuration, tags. Deciding is routing's; asking is the sensors'."""
+"""From a routing step to a run request: job, assets, configuration, tags. Not here: deciding, or asking for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose process is gone without a word. Dagster leaves them STARTED for ever, and the ticket's queue behind them."""
+"""Runs whose process is gone without a word: Dagster leaves them STARTED, and the ticket's queue behind them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every asset of the journey shares: the envelope around its value, the gate that yields nothing, typed failures."""
+"""What every asset of the journey shares: the envelope of its value, gates that yield nothing, typed failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from atelier_dagster.factory.lineage import ASSETS, Artifact, History
 from atelier_dagster.factory.ticket import TicketKey
 from atelier_dagster.orchestration.display import show
 from atelier_dagster.orchestration.failures import as_failure, note_error
-from atelier_dagster.orchestration.history import HistoryReader
+from atelier_dagster.orchestration.history import run_history
 from atelier_dagster.orchestration.partitions import tickets_partitions
 
 # `data_version` is beta in Dagster; it is pinned and tested here, so users need not hear of it at every step.
@@ -66,7 +66,7 @@ def ticket_key(context: dg.AssetExecutionContext) -> TicketKey:
 
 async def read_history(context: dg.AssetExecutionContext, store: ArtifactStore) -> History:
     """The ticket's artifacts so far, this run's included."""
-    return await HistoryReader(context.instance, store, context.partition_key).read()
+    return await run_history(context.instance, store, context.partition_key, context.run_id).read()
 
 
 def envelope(asset: str, partition: str, made: Made, inputs: Mapping[str, Artifact[Any]]) -> Artifact[Any]:
