@@ -17,6 +17,8 @@ from atelier_dagster.factory.errors import (
 
 _BUDGET = {"budget_exceeded", "insufficient_quota"}
 """Error types of LiteLLM (with status 400, 422 or 429, by release) and of OpenAI."""
+UNKNOWN_KEY = "no_db_connection"
+"""What LiteLLM without a database says of every key but its master key, with status 400."""
 _LATER = {408, 409, 425, 429}
 _LONGEST_DETAIL = 500
 
@@ -45,7 +47,7 @@ def from_status(status: int, body: object, headers: Mapping[str, str]) -> Failur
     told = f"the model endpoint answered {status or 'an error'}{f' ({kind})' if kind else ''}: {detail}"
     if kind in _BUDGET:
         return Failure(ModelBudgetExceeded(told, fix="raise the budget, or deliver what there is"))
-    if status in {401, 403}:
+    if status in {401, 403} or kind == UNKNOWN_KEY:
         return Failure(ModelAuthFailed(told, fix=FIX_KEY))
     if status in _LATER or status >= 500 or not status:
         failure = unavailable(told)

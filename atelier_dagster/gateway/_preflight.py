@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pydantic import SecretStr
 
-from atelier_dagster.gateway._failures import FIX_KEY, FIX_MODEL, FIX_URL
+from atelier_dagster.gateway._failures import FIX_KEY, FIX_MODEL, FIX_URL, UNKNOWN_KEY
 from atelier_dagster.ports import Check
 
 _WITHIN = 5.0
@@ -44,7 +44,7 @@ async def _ask(base_url: str, api_key: SecretStr | None) -> Check | object:
 def _read(base_url: str, api_key: SecretStr | None, status: int, body: bytes) -> Check | object:
     import json
 
-    if status in {401, 403}:
+    if status in {401, 403} or UNKNOWN_KEY.encode() in body[:1000]:
         what = "refuses the key" if api_key else "wants a key"
         return Check(_ADDRESS, ok=False, detail=f"{base_url} {what} ({status})", fix=FIX_KEY)
     if status != 200:

@@ -7,7 +7,6 @@ import logging
 import time
 import traceback
 from email.utils import formatdate
-from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import SecretStr
@@ -22,12 +21,9 @@ from atelier_dagster.factory.errors import (
 )
 from atelier_dagster.gateway import OpenAIGateway
 from atelier_dagster.ports import ChatMessage
-
-if TYPE_CHECKING:
-    from tests.gateway.conftest import Wire
+from tests.support.openai_wire import KEY, Wire
 
 ASK = [ChatMessage("system", "You are terse."), ChatMessage("user", "Say hello 👋")]
-KEY = "sk-never-to-be-seen-0123456789"
 
 
 async def test_an_answer_is_put_together_with_what_it_cost(wire: Wire) -> None:
@@ -189,6 +185,7 @@ async def test_a_cancelled_call_ends(wire: Wire) -> None:
     ("status", "kind", "expected"),
     [
         ("401 Unauthorized", "auth_error", ModelAuthFailed),
+        ("400 Bad Request", "no_db_connection", ModelAuthFailed),
         ("403 Forbidden", "key_model_access_denied", ModelAuthFailed),
         ("400 Bad Request", "budget_exceeded", ModelBudgetExceeded),
         ("422 Unprocessable", "budget_exceeded", ModelBudgetExceeded),

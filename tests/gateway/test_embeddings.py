@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from atelier_dagster.factory.errors import ModelAuthFailed, ModelUnavailable, NotFound
-
-if TYPE_CHECKING:
-    from tests.gateway.conftest import Wire
+from tests.support.openai_wire import Wire
 
 
 def vectors(*values: list[float], backwards: bool = False) -> dict[str, Any]:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from atelier_dagster.gateway import OpenAIGateway
-
-if TYPE_CHECKING:
-    from tests.gateway.conftest import Wire
-
-KEY = "sk-never-to-be-seen-0123456789"
+from tests.support.openai_wire import KEY, Wire
 
 
 async def test_an_endpoint_that_offers_the_model_passes(wire: Wire) -> None:
