@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import math
 import os
 import shutil
 import time
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atelier_dagster.sandbox.channel import GuestError, GuestGone
+from atelier_dagster.sandbox.config import BoundsConfig
 from atelier_dagster.sandbox.runner import Runner
 
 MIB = 1024 * 1024
@@ -21,8 +24,8 @@ HOST_RESERVE = 256 * MIB
 """Free space on the host's disk that no workshop may use up."""
 
 
-async def watch_memory(runner: Runner, limit_mib: int) -> None:
-    """Kill the command that uses most when all together use more than the limit. Ends with the sandbox."""
+async def watch_processes(runner: Runner, bounds: BoundsConfig) -> None:
+    """Kill the command that uses most when all together use more than a limit. Ends with the sandbox."""
     while True:
         await asyncio.sleep(MEMORY_INTERVAL)
         if not runner.running:
@@ -33,16 +36,31 @@ async def watch_memory(runner: Runner, limit_mib: int) -> None:
             return
         except (GuestError, TimeoutError):
             continue
-        usage: dict[str, int] = reply["memory"]
-        if sum(usage.values()) > limit_mib * MIB:
-            heaviest = max(usage, key=lambda key: usage[key])
-            if (command := runner.running.get(heaviest)) is not None:
-                runner.kill(command, f"memory limit of {limit_mib} MiB reached")
+        usage: dict[str, list[int]] = reply["usage"]
+        _judge(
+            runner,
+            {key: use[0] for key, use in usage.items()},
+            bounds.memory_mib * MIB,
+            f"memory limit of {bounds.memory_mib} MiB reached",
+        )
+        _judge(
+            runner,
+            {key: use[1] for key, use in usage.items()},
+            bounds.processes,
+            f"limit of {bounds.processes} processes reached",
+        )
+
+
+def _judge(runner: Runner, usage: dict[str, int], limit: int, reason: str) -> None:
+    if sum(usage.values()) > limit:
+        heaviest = max(usage, key=lambda key: usage[key])
+        if (command := runner.running.get(heaviest)) is not None:
+            runner.kill(command, reason)
 
 
 async def watch_disk(runner: Runner, limit_mib: int, writable: Sequence[Path]) -> None:
     """Kill what runs when the writable directories grow beyond the limit, or the host's disk is full."""
-    wait, before = DISK_INTERVAL, 0
+    wait, before = DISK_INTERVAL, 0.0
     while True:
         await asyncio.sleep(wait)
         if not runner.running:
@@ -64,9 +82,13 @@ def _kill_all(runner: Runner, reason: str) -> None:
         runner.kill(command, reason)
 
 
-def disk_usage(directories: Sequence[Path]) -> int:
-    """Bytes on disk below some directories. Links are not followed; what vanishes meanwhile is not counted."""
-    total, waiting = 0, [str(directory) for directory in directories]
+def disk_usage(directories: Sequence[Path]) -> float:
+    """Bytes on disk below some directories; infinite when a tree is too deep to be walked.
+
+    Links are not followed; what vanishes meanwhile is not counted.
+    """
+    total: float = 0
+    waiting = [str(directory) for directory in directories]
     while waiting:
         try:
             with os.scandir(waiting.pop()) as entries:
@@ -74,8 +96,9 @@ def disk_usage(directories: Sequence[Path]) -> int:
                     total += _entry_usage(entry)
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-        except OSError:
-            continue
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return math.inf
     return total
 
 

@@ -58,9 +58,12 @@ def _parent(pid: str) -> int | None:
     return None if state == b"Z" else int(parent)
 
 
-def memory_below(root: int) -> int:
-    """Bytes of memory that belong to the processes below `root` alone (files and shared memory not counted)."""
-    return sum(_anonymous(pid) for pid in descendants(root))
+def usage_below(root: int) -> tuple[int, int]:
+    """Bytes of memory that belong to the processes below `root` alone (files and shared memory not counted), and
+    how many processes they are.
+    """
+    found = descendants(root)
+    return sum(_anonymous(pid) for pid in found), len(found)
 
 
 def _anonymous(pid: int) -> int:
@@ -308,7 +311,7 @@ class Guest:
                 listener = socket.create_server(("127.0.0.1", message["port"]), backlog=128)
                 return {"port": listener.getsockname()[1]}, b"", (listener.detach(),)
             case "usage":
-                return {"memory": {key: memory_below(pid) for key, (pid, _) in self.keepers.items()}}, b"", ()
+                return {"usage": {key: usage_below(pid) for key, (pid, _) in self.keepers.items()}}, b"", ()
             case operation:
                 return {"error": "invalid", "detail": f"no operation {operation!r}"}, b"", ()
         return {}, b"", ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
 import signal
 from collections.abc import Callable, Mapping
 
@@ -19,15 +21,26 @@ DRAIN_LIMIT = 2.0
 """Seconds for pipes to close after a command and all that it started have ended."""
 
 
-def limits(bounds: BoundsConfig) -> dict[str, int]:
-    """Per-process limits; the kernel counts RLIMIT_NPROC per user namespace, so it bounds the workshop as a whole."""
+def limits(bounds: BoundsConfig, *, own_user: bool) -> dict[str, int]:
+    """Limits of each command's processes.
+
+    Processes (threads included) are counted by the kernel for the whole workshop: per user namespace since Linux 5.14,
+    per user before, where it is of no use unless the user is the workshop's own.
+    """
+    counted = own_user or counts_per_namespace(os.uname().release)
     found = {
-        "RLIMIT_NPROC": bounds.processes,
+        **({"RLIMIT_NPROC": bounds.processes} if counted else {}),
         "RLIMIT_CORE": 0,
         "RLIMIT_FSIZE": bounds.disk_mib * 1024 * 1024,
         "RLIMIT_NOFILE": 65536,
     }
     return found | ({"RLIMIT_CPU": bounds.cpu_seconds} if bounds.cpu_seconds else {})
+
+
+def counts_per_namespace(release: str) -> bool:
+    """Whether a kernel counts processes per user namespace."""
+    numbers = [int(part) for part in re.findall(r"\d+", release)[:2]]
+    return numbers >= [5, 14]
 
 
 class Timer:

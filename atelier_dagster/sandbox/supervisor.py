@@ -29,6 +29,9 @@ from atelier_dagster.sandbox.runner import Runner, limits
 
 Connection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 START_LIMIT = 30.0
+MAX_RUNNING = 64
+"""Commands at the same time."""
+NOBODY = 65534
 GONE = "the sandbox ended while the command ran"
 
 
@@ -132,13 +135,13 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         guest = GuestChannel(self._guest_socket, self._on_event)
-        self.runner = Runner(guest, limits(self.config.bounds))
+        self.runner = Runner(guest, limits(self.config.bounds, own_user=self.config.uid not in {None, NOBODY}))
         with places.short_path(self.places.control) as path:
             server = await asyncio.start_unix_server(self._connection, path)
         ready()
         receiving = self._spawn(self._receive(guest))
         self._spawn(self._provision())
-        self._spawn(bounds.watch_memory(self.runner, self.config.bounds.memory_mib))
+        self._spawn(bounds.watch_processes(self.runner, self.config.bounds))
         self._spawn(bounds.watch_disk(self.runner, self.config.bounds.disk_mib, self.places.writable))
         await self._stop.wait()
         server.close()
@@ -306,6 +309,8 @@ class Supervisor:
     def _begin(self, message: Message, stdin: bytes) -> Exec:
         """Claim the id and start; no await between the look-up and this, so no second start of the same id."""
         self._usable()
+        if len(self._running) >= MAX_RUNNING:
+            raise Refusal("unavailable", f"{MAX_RUNNING} commands are running already")
         try:
             directory = self.execs.claim(message["exec"])
         except OverflowError as error:

@@ -36,9 +36,11 @@ async def run_program(config: SupervisorConfig, *arguments: str) -> tuple[int, s
     try:
         async with asyncio.timeout(START_LIMIT):
             output, _ = await process.communicate(config.dump())
-    except TimeoutError as error:
+    except (TimeoutError, asyncio.CancelledError) as error:
         process.kill()
         await process.wait()
+        if isinstance(error, asyncio.CancelledError):
+            raise
         raise TimedOut(f"the supervisor of {config.directory} did not start within {START_LIMIT:g} s") from error
     return process.returncode or 0, output.decode(errors="replace").strip()
 

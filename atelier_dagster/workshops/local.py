@@ -37,7 +37,7 @@ from atelier_dagster.sandbox.config import (
     SupervisorConfig,
     UpstreamConfig,
 )
-from atelier_dagster.sandbox.frames import Message
+from atelier_dagster.sandbox.frames import MAX_BLOB, Message
 from atelier_dagster.sandbox.places import Places, read_state, remove_tree, write_atomically
 from atelier_dagster.workshops import _client
 
@@ -110,7 +110,8 @@ class LocalWorkshops:
         for _ in range(REVIVALS):
             places = await self._alive(name)
             try:
-                await _client.ask(places, {"op": "upstream", "upstream": self._upstream_values()})
+                if self._upstream is not None:  # it may have changed since the supervisor was started
+                    await _client.ask(places, {"op": "upstream", "upstream": self._upstream_values()})
                 reply, _ = await _client.ask(places, {"op": "wait"}, limit=timeout)
                 if reply["phase"] == Phase.SUSPENDED:
                     reply, _ = await _client.ask(places, {"op": "resume"})
@@ -138,8 +139,10 @@ class LocalWorkshops:
     async def list(self, *, campaign: str = "", ticket: str = "") -> Sequence[WorkshopStatus]:
         """See `ports.Workshops.list`."""
         names = sorted(path.parent.name for path in self._root.glob("*/workshop.json"))
-        found = [status for name in names if (status := await self.status(name)) is not None]
-        return [one for one in found if campaign in {"", one.campaign} and ticket in {"", one.ticket}]
+        found = await asyncio.gather(*(self.status(name) for name in names))
+        return [
+            one for one in found if one is not None and campaign in {"", one.campaign} and ticket in {"", one.ticket}
+        ]
 
     async def suspend(self, name: str) -> None:
         """See `ports.Workshops.suspend`."""
@@ -178,21 +181,20 @@ class LocalWorkshops:
     async def stream(self, name: str, request: ExecRequest) -> AsyncIterator[ExecEvent]:
         """See `ports.Workshops.stream`. What is dropped for `output_limit` is missing here as well."""
         _validate_exec(request)
-        seen = 0
+        sent = {"stdout": 0, "stderr": 0}
         for _ in range(REVIVALS):
             streams = {"stdout": bytearray(), "stderr": bytearray()}
             places = await self._alive(name)
-            position = 0
             try:
                 async for reply, data in _client.converse(places, _exec_message(request), request.stdin):
                     if reply["event"] == "exit":
                         yield ExecEvent("exit", result=_result(request.id, reply["outcome"], streams))
                         return
-                    streams[reply["event"]] += data
-                    position += 1
-                    if position > seen:
-                        seen = position
-                        yield ExecEvent(reply["event"], data)
+                    stream = reply["event"]
+                    streams[stream] += data
+                    if fresh := bytes(streams[stream][sent[stream] :]):
+                        sent[stream] += len(fresh)
+                        yield ExecEvent(stream, fresh)
             except _client.SupervisorGone:
                 continue
         raise Unavailable(f"workshop {name!r} ends again and again", fix="see sandbox.log in its directory")
@@ -208,6 +210,7 @@ class LocalWorkshops:
         """See `ports.Workshops.put_file`. Raises `InvalidInput` for a path that leaves the home directory."""
         if path.startswith("/"):
             raise InvalidInput(f"{path!r} is not relative to the workshop's home")
+        _validate_size(data)
         await self._ask(name, {"op": "put", "path": path}, data)
 
     async def get_file(self, name: str, path: str, limit: int) -> bytes:
@@ -408,9 +411,15 @@ def _validate(spec: WorkshopSpec) -> None:
 def _validate_exec(request: ExecRequest) -> None:
     if not request.id or len(request.id) > 500:
         raise InvalidInput("a command needs an id of at most 500 characters")
+    _validate_size(request.stdin)
     texts = [*request.argv, *request.env, *request.env.values(), request.cwd]
     if not request.argv or any("\0" in text for text in texts) or any("=" in name for name in request.env):
         raise InvalidInput(f"command {request.id!r} has no argv, or a NUL or = where none can be")
+
+
+def _validate_size(data: bytes) -> None:
+    if len(data) > MAX_BLOB:
+        raise InvalidInput(f"{len(data)} bytes are too many at once", fix=f"give at most {MAX_BLOB} bytes")
 
 
 def _exec_message(request: ExecRequest) -> Message:
