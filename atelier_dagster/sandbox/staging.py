@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def stage(sources: Sequence[str]) -> None:
     _mount("tmpfs", STAGE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
     for index, fd in enumerate(fds):
         target = Path(staged(index))
-        if Path(sources[index]).is_dir():
+        if stat.S_ISDIR(os.fstat(fd).st_mode):  # by descriptor: the path may be out of sight by now
             target.mkdir()
         else:
             target.touch()
