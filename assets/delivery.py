@@ -203,10 +203,12 @@ async def outcome(
     key, history = ticket_key(context), await read_history(context, artifacts.store())
     ending, reason = _ending(history, context.run.tags)
     kept = workshop_name(key, ticket.cycle, "qa")  # for a look at what QA saw; housekeeping removes it after its time
-    removed = await remove_workshops(workshops.workshops(), key.partition, keep=(kept,))
+    cleanup = await remove_workshops(workshops.workshops(), key.partition, keep=(kept,))
+    for problem in cleanup.problems:
+        context.log.warning(problem)
     opened = history.value("pull_request", PullRequest)
     spend = spent_so_far(context.instance, context.partition_key)
-    text = cycle_ended(ending, reason, opened, history, spend.in_words())
+    text = cycle_ended(ending, reason, opened, spend.in_words())
     await _say_goodbye(tracker.tracker(), key, ticket.cycle, ending, text)
     if opened is not None and ending is Ending.REJECTED:
         await tell_reviewers(forge.forge(), key.repo, opened.number, f"outcome-{ticket.cycle}", text)
@@ -214,7 +216,7 @@ async def outcome(
     value = Outcome(
         ending=ending,
         reason=reason,
-        workshops_removed=tuple(removed),
+        workshops_removed=tuple(cleanup.removed),
         evidence={asset: entry.sha256 for asset, entry in current.items() if entry and asset != "outcome"},
     )
     return Made(value, final=True, metadata=spend.as_metadata())

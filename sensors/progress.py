@@ -111,7 +111,7 @@ async def _follow(
         return None
     step = next_step(history, policy.policy())
     if isinstance(step, WaitStep):
-        await tell_waiting(tracker.tracker(), partition, step, history, context.log)
+        await tell_waiting(tracker.tracker(), partition, step, context.log)
     if not isinstance(step, RunStep):
         return None
     if step.delay_seconds and not entry["due"]:

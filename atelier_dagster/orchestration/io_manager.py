@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import dagster as dg
@@ -37,7 +39,13 @@ class ArtifactIOManager(dg.IOManager):
     async def _keep(self, context: dg.OutputContext, artifact: Artifact[Any]) -> None:
         sha = await self._store.put(artifact)
         await self._ledger.append(
-            artifact.ticket, asset=artifact.asset, sha256=sha, cycle=artifact.cycle, run_id=context.run_id
+            artifact.ticket,
+            asset=artifact.asset,
+            sha256=sha,
+            cycle=artifact.cycle,
+            run_id=context.run_id,
+            time=datetime.now(UTC),
+            metadata=_unhashed(context),
         )
 
     async def _load(self, context: dg.InputContext) -> Artifact[Any]:
@@ -59,3 +67,12 @@ class ArtifactIOManager(dg.IOManager):
             history = await run_history(context.instance, self._store, partition, run_id).read()
             self._seen = (step, partition, history)
         return self._seen[2]
+
+
+_UNHASHED = ("tokens in", "tokens out", "cost (USD)", "model", "duration")
+
+
+def _unhashed(context: dg.OutputContext) -> dict[str, str | int | float]:
+    """What an auditor wants to know of a step and its artifact's hash leaves out."""
+    shown = cast(Mapping[str, dg.MetadataValue[Any]], context.output_metadata or {})
+    return {name: shown[name].value for name in _UNHASHED if name in shown}

@@ -8,7 +8,6 @@ import dagster as dg
 
 from atelier_dagster.delivery.tell import tell
 from atelier_dagster.factory.errors import AtelierError
-from atelier_dagster.factory.lineage import History
 from atelier_dagster.factory.messages import run_failed, waits
 from atelier_dagster.factory.routing import WaitKind, WaitStep
 from atelier_dagster.factory.ticket import TicketKey
@@ -50,6 +49,6 @@ async def tell_waiting(tracker: Tracker, partition: str, step: WaitStep, history
         return
     key = TicketKey.from_partition(partition)
     try:
-        await tell(tracker, key, "waiting", waits(step.kind.value, step.reason, history.cycle))
+        await tell(tracker, key, "waiting", waits(step.kind.value, step.reason))
     except AtelierError as error:
         log.warning(f"{key}: could not tell what it waits for: {error}")
