@@ -55,6 +55,8 @@ class InvalidRef(InvalidInput):
     code = "INVALID_REF"
 
 
+_REMOTE = {"ls-remote", "fetch", "push"}
+"""Commands whose failure another machine may have caused."""
 _AUTH = re.compile(
     r"authentication failed|could not read (username|password)|invalid credentials|permission denied|"
     r"returned error: 40[13]|terminal prompts disabled|host key verification failed",
@@ -77,6 +79,8 @@ def classify(argv: tuple[str, ...], code: int, stderr: str) -> AtelierError:
     message = f"git {command} failed: {said}"
     if "dubious ownership" in stderr:
         return GitFailed(message, fix="run as the user who owns the repository")
+    if command not in _REMOTE:
+        return GitFailed(message)
     if _AUTH.search(stderr):
         return GitAuthFailed(message, fix="check the user name and token configured for this forge")
     if _MISSING.search(stderr):
