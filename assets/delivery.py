@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import dagster as dg
-from atelier_dagster.factory.messages import (
-    cycle_ended,
-    decision_refused,
-    merge_refused,
-    pull_request_body,
-    pull_request_opened,
-    resolution_summary,
-)
 
 from assets._site import open_site
 from atelier_dagster.delivery import remove_workshops
@@ -32,6 +24,14 @@ from atelier_dagster.factory.change import (
 )
 from atelier_dagster.factory.errors import AtelierError, Refused
 from atelier_dagster.factory.lineage import Artifact, History
+from atelier_dagster.factory.messages import (
+    cycle_ended,
+    decision_refused,
+    merge_refused,
+    pull_request_body,
+    pull_request_opened,
+    resolution_summary,
+)
 from atelier_dagster.factory.ticket import Analysis, Ticket, TicketKey, workshop_name
 from atelier_dagster.orchestration import tags
 from atelier_dagster.orchestration.decisions import fetch_decision

@@ -1,4 +1,4 @@
-"""What people are told on tickets and pull requests. Pure text; every untrusted word is made harmless Markdown first."""
+"""What people are told on tickets and pull requests. Pure text; every untrusted word becomes harmless Markdown."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ async def tell_failure(instance: dg.DagsterInstance, tracker: Tracker, run: dg.D
         log.warning(f"{key}: could not tell that run {run.run_id} failed: {error}")
 
 
-async def tell_waiting(tracker: Tracker, partition: str, step: WaitStep, history: History, log: logging.Logger) -> None:
+async def tell_waiting(tracker: Tracker, partition: str, step: WaitStep, log: logging.Logger) -> None:
     """Tell the ticket what it waits for, unless a step has done so."""
     if step.kind in _TOLD_BY_STEPS:
         return
