@@ -49,10 +49,11 @@ def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
         raise NotFound(f"{path} does not exist") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}", fix="make it a readable regular file") from None
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise InvalidInput(f"{path} is not a regular file", fix="make it a regular file")
     with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise InvalidInput(f"{path} is not a regular file", fix="make it a regular file")
         if status.st_size > limit:
             raise InvalidInput(f"{path} is larger than {limit} bytes", fix="shorten it")
         data = file.read(limit + 1)

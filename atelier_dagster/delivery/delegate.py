@@ -26,9 +26,9 @@ from atelier_dagster.delivery._inside import (
 )
 from atelier_dagster.delivery.masking import mask
 from atelier_dagster.delivery.repository import HostRepository
-from atelier_dagster.factory import plan
 from atelier_dagster.factory.change import ObjectRef, TaskChange, WorkshopRecord
 from atelier_dagster.factory.errors import InvalidInput, NotFound, WorkshopFailed
+from atelier_dagster.factory.scopes import in_scope
 from atelier_dagster.gitio import branch_ref
 from atelier_dagster.ports import (
     Agent,
@@ -281,7 +281,7 @@ class _Job:
 
 
 def _outside(paths: Sequence[str], scope: Sequence[str]) -> tuple[str, ...]:
-    return tuple(path for path in paths if not plan.in_scope(path, scope))
+    return tuple(path for path in paths if not in_scope(path, scope))
 
 
 def _subject(text: str) -> str:

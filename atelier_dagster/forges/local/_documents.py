@@ -18,6 +18,8 @@ from atelier_dagster.files import read_regular
 
 MAX_BYTES = 1_000_000
 _MAX_HEADER = 65_536
+_MAX_BRACKETS = 200
+"""Nobody nests a ticket's fields deeply; a parser can be made to work long on such text."""
 _FENCE = re.compile(r"^(---|\.\.\.)[ \t]*$", re.MULTILINE)
 _FIELD = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:[ \t]*(.*)")
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -106,6 +108,8 @@ def parse(text: str) -> tuple[dict[str, str | tuple[str, ...]], str]:
     header = text[start : end.start()]
     if len(header) > _MAX_HEADER:
         raise ValueError("the front matter is too long")
+    if header.count("[") + header.count("{") > _MAX_BRACKETS:
+        raise ValueError("the front matter has too many brackets")
     return _fields(header), text[end.end() :].strip("\n")
 
 
