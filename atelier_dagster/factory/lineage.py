@@ -329,4 +329,5 @@ class History(Frozen):
         above = [standings[upstream] for upstream in UPSTREAM[asset] if standings[upstream].stale]
         if not above:
             return Standing(entry=entry, stale=reason, remake=asset)
-        return Standing(entry=entry, stale=f"{reason} ({above[0].stale})", remake=above[0].remake)
+        cause = above[0].stale.rpartition(": ")[2]
+        return Standing(entry=entry, stale=f"{reason}: {cause}", remake=above[0].remake)

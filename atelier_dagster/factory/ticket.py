@@ -7,6 +7,7 @@ import re
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from atelier_dagster.factory.answers import clean, last_object, texts
 from atelier_dagster.factory.errors import InvalidInput
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -144,3 +145,26 @@ class Analysis(Frozen):
     similar: tuple[Resolution, ...] = ()
     concerns: tuple[str, ...] = ()
     """What went wrong while analysing (an answer that could not be read), for the human to see."""
+
+
+_CRITERIA = (2, 5)
+_TEXT_LENGTH = 2_000
+
+
+def parse_analysis(text: str, ticket: Ticket) -> Analysis:
+    """The analyst's answer. Never raises: what cannot be read falls back to the ticket's title, with a concern."""
+    answer = last_object(text, ("job_story",)) or last_object(text, ("criteria",))
+    story = answer.get("job_story") if answer else None
+    criteria = texts(answer.get("criteria"), _CRITERIA[1] + 1, _TEXT_LENGTH) if answer else ()
+    concerns: list[str] = []
+    if not isinstance(story, str) or not story.strip():
+        story = ticket.title
+        concerns.append("the analyst's job story could not be read; the ticket's title stands for it")
+    if not criteria:
+        criteria = (f"What the ticket asks for is done: {clean(ticket.title, _TEXT_LENGTH)}",)
+        concerns.append("the analyst's acceptance criteria could not be read; the ticket's title stands for them")
+    elif not _CRITERIA[0] <= len(criteria) <= _CRITERIA[1]:
+        concerns.append(
+            f"the analyst gave {'only one' if len(criteria) < _CRITERIA[0] else 'too many'} of 2-5 criteria"
+        )
+    return Analysis(job_story=clean(story, _TEXT_LENGTH), criteria=criteria[: _CRITERIA[1]], concerns=tuple(concerns))
