@@ -126,9 +126,8 @@ async def _unborn_head(url: str) -> str:
 
 
 def _choose(branches: tuple[str, ...], wanted: str) -> str:
-    for name in (wanted, "main", "master", "trunk"):
-        if name in branches:
-            return name
+    if wanted in branches:
+        return wanted
     if len(branches) == 1:
         return branches[0]
     raise Refused(
