@@ -1,0 +1,53 @@
+"""What commands print: results on stdout, remarks on stderr, JSON alone where it is asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+STYLES: Mapping[str, str] = {
+    "approve": "green", "passed": "green", "pass": "green", "merged": "green", "ok": "green", "success": "green",
+    "request_changes": "yellow", "waiting": "yellow", "running": "cyan", "missing": "yellow",
+    "failed": "red", "fail": "red", "failure": "red", "rejected": "red", "cancelled": "magenta",
+}  # fmt: skip
+
+
+def stdout() -> Console:
+    """The console for results."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def stderr() -> Console:
+    """The console for remarks and progress."""
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def print_json(value: Any) -> None:
+    """The only thing on stdout of a command with `--json`."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))  # noqa: T201
+
+
+def say(text: str) -> None:
+    """One remark, taken literally: nothing in it is markup."""
+    stderr().print(escape(text))
+
+
+def styled(word: str) -> str:
+    """A word as markup in the colour that goes with it."""
+    style = STYLES.get(word)
+    text = escape(word)
+    return f"[{style}]{text}[/]" if style else text
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
+    """A plain table. Cells are markup: escape what comes from outside."""
+    made = Table(*columns, title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        made.add_row(*row)
+    return made
