@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from pydantic import ValidationError
+from typing import Any, cast
 
 from atelier_dagster.factory.errors import ModelRefused
 from atelier_dagster.gateway._failures import FIX_URL, Failure, unavailable
 from atelier_dagster.ports import ChatAnswer
-
-if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletionChunk
-    from openai.types.completion_usage import CompletionUsage
 
 LONGEST_ANSWER = 2_000_000
 """Characters; a model that runs on for longer is stopped."""
@@ -39,21 +34,29 @@ class Draft:
         self.request_id = headers.get("x-litellm-call-id") or headers.get("x-request-id") or self.request_id
         self.cost_usd = _price(headers.get("x-litellm-response-cost"))
 
-    def add(self, text: str | None, finish_reason: str | None) -> None:
-        """Take one more piece."""
-        if text:
-            self.parts.append(text)
-            self.size += len(text)
+    def take(self, data: object, part: str) -> None:
+        """Take a chunk (`part` "delta") or a whole completion ("message")."""
+        fields = _mapping(data)
+        self.model = _text(fields.get("model")) or self.model
+        self.request_id = self.request_id or _text(fields.get("id"))
+        self._count(_mapping(fields.get("usage")))
+        choices = fields.get("choices")
+        if isinstance(choices, list) and choices:
+            choice = _mapping(cast("list[object]", choices)[0])
+            self._add(_text(_mapping(choice.get(part)).get("content")), _text(choice.get("finish_reason")))
+
+    def _add(self, text: str, finish_reason: str) -> None:
+        self.parts.append(text)
+        self.size += len(text)
         if self.size > LONGEST_ANSWER:
             raise Failure(ModelRefused(f"the answer is longer than {LONGEST_ANSWER} characters", fix="ask for less"))
         self.finish_reason = finish_reason or self.finish_reason
 
-    def count(self, usage: CompletionUsage | None) -> None:
-        """Take over token counts, and the cost where the server tells it with them."""
-        if usage is None:
-            return
-        self.tokens_in, self.tokens_out = usage.prompt_tokens or 0, usage.completion_tokens or 0
-        told = _price((usage.model_extra or {}).get("cost"))
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        """Token counts, and the cost where the server tells it with them."""
+        self.tokens_in = _number(usage.get("prompt_tokens")) or self.tokens_in
+        self.tokens_out = _number(usage.get("completion_tokens")) or self.tokens_out
+        told = _price(usage.get("cost"))
         self.cost_usd = told if told is not None else self.cost_usd
 
     def finished(self, duration: float) -> ChatAnswer:
@@ -82,29 +85,21 @@ class Draft:
         return unavailable("the model answered nothing")
 
 
-async def read_chunks(draft: Draft, chunks: AsyncIterator[ChatCompletionChunk]) -> None:
+async def read_chunks(draft: Draft, chunks: AsyncIterator[object]) -> None:
     """Put a streamed answer together."""
     async for chunk in chunks:
-        draft.model = chunk.model or draft.model
-        draft.request_id = draft.request_id or chunk.id or ""
-        draft.count(chunk.usage)
-        for choice in (chunk.choices or ())[:1]:
-            draft.add(choice.delta.content if choice.delta else None, choice.finish_reason)
+        draft.take(chunk, "delta")
 
 
 def read_body(draft: Draft, body: bytes) -> None:
     """Read the answer of a server that does not stream. Raises `Failure` when it is none (a web page, say)."""
-    from openai.types.chat import ChatCompletion
-
     try:
-        completion = ChatCompletion.model_validate_json(body)
-    except ValidationError:
-        raise Failure(ModelRefused("the answer is none of an OpenAI-compatible endpoint", fix=FIX_URL)) from None
-    draft.model = completion.model or draft.model
-    draft.request_id = draft.request_id or completion.id
-    draft.count(completion.usage)
-    for choice in completion.choices[:1]:
-        draft.add(choice.message.content, choice.finish_reason)
+        data: object = json.loads(body)
+    except ValueError:
+        data = None
+    if "choices" not in _mapping(data):
+        raise Failure(ModelRefused("the answer is none of an OpenAI-compatible endpoint", fix=FIX_URL))
+    draft.take(data, "message")
 
 
 def _price(value: Any) -> float | None:
@@ -113,3 +108,15 @@ def _price(value: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     return price if math.isfinite(price) and price >= 0 else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

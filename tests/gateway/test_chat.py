@@ -260,6 +260,22 @@ async def test_a_server_that_does_not_stream_is_fine(wire: Wire) -> None:
     assert (answer.text, answer.tokens_in, answer.request_id) == ("whole", 2, "c1")
 
 
+async def test_senseless_fields_of_a_chunk_do_no_harm(wire: Wire) -> None:
+    odd = [
+        "null",
+        "[]",
+        "1",
+        '{"choices": {}, "usage": []}',
+        '{"choices": [null], "model": 3, "id": {}}',
+        '{"choices": [{"delta": "x", "finish_reason": 1}], "usage": {"prompt_tokens": "7", "cost": "much"}}',
+        '{"choices": [{"delta": {"content": ["x"]}}], "usage": {"prompt_tokens": -1, "completion_tokens": true}}',
+    ]
+    good = '{"choices": [{"delta": {"content": "fine"}, "finish_reason": "stop"}]}'
+    wire.answers = [wire.events(*[f"data: {line}" for line in [*odd, good]])]
+    answer = await wire.gateway().chat("code", ASK)
+    assert (answer.text, answer.tokens_in, answer.tokens_out, answer.cost_usd) == ("fine", 0, 0, None)
+
+
 @pytest.mark.parametrize("status", ["400 Bad Request", "422 Unprocessable"])
 async def test_a_server_without_stream_options_is_asked_without_them_from_then_on(wire: Wire, status: str) -> None:
     wire.answers = [wire.error(status, "unknown field stream_options"), wire.text("ok")]
