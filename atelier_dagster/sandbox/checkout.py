@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from atelier_dagster.sandbox.config import SourceConfig
 from atelier_dagster.sandbox.execs import Exec, Outcome
+from atelier_dagster.sandbox.pipes import pipe
 
 CHECKOUT_LIMIT = 600.0
 GITCONFIG = """\
@@ -49,21 +51,23 @@ async def _hand_over(source: SourceConfig, git: str, run: Run) -> None:
     shallow = Path(source.repository) / "shallow"
     if shallow.exists():
         await _run(run, ["tee", ".git/shallow"], shallow.read_bytes())
-    read, write = os.pipe2(os.O_CLOEXEC)
-    try:
-        packer = _pack(source, git, write)
-        os.close(write)
-        write = -1
+    with contextlib.ExitStack() as ends:
+        read, write = pipe(ends)
+        packer = _pack(source, git, write.fd)
+        write.close()
+        refused: CheckoutFailed | None = None
         try:
-            await _git(run, ["index-pack", "--stdin"], read)
+            await _git(run, ["index-pack", "--stdin"], read.fd)
+        except CheckoutFailed as error:
+            refused = error
         finally:
-            error = await _end(packer)
-    finally:
-        os.close(read)
-        if write >= 0:
-            os.close(write)
-    if error:
-        raise CheckoutFailed(f"the commit cannot be read from the repository: {error}")
+            read.close()
+            problem = await _end(packer)
+    # What went wrong on the host explains what then went wrong inside, unless it only lost its reader.
+    if problem and packer.returncode != -signal.SIGPIPE:
+        raise CheckoutFailed(f"commit {source.commit} cannot be read from the repository: {problem}")
+    if refused is not None:
+        raise refused
 
 
 def _pack(source: SourceConfig, git: str, output: int) -> subprocess.Popen[bytes]:

@@ -37,6 +37,11 @@ def limits(bounds: BoundsConfig, *, own_user: bool) -> dict[str, int]:
     return found | ({"RLIMIT_CPU": bounds.cpu_seconds} if bounds.cpu_seconds else {})
 
 
+def shared_memory(bounds: BoundsConfig) -> int:
+    """Bytes of /dev/shm: a quarter of the memory, 64 to 512 MiB."""
+    return min(max(bounds.memory_mib // 4, 64), 512) * 1024 * 1024
+
+
 def counts_per_namespace(release: str) -> bool:
     """Whether a kernel counts processes per user namespace."""
     numbers = [int(part) for part in re.findall(r"\d+", release)[:2]]

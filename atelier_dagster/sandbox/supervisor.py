@@ -25,7 +25,7 @@ from atelier_dagster.sandbox.config import SupervisorConfig, UpstreamConfig
 from atelier_dagster.sandbox.execs import Exec, ExecStore, Outcome
 from atelier_dagster.sandbox.frames import FrameError, Message, read_frame, write_frame
 from atelier_dagster.sandbox.places import Places
-from atelier_dagster.sandbox.runner import Runner, limits
+from atelier_dagster.sandbox.runner import Runner, limits, shared_memory
 
 Connection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 START_LIMIT = 30.0
@@ -111,7 +111,7 @@ class Supervisor:
         sandbox = bubblewrap.Sandbox(
             bwrap=config.bwrap, state=str(here.root), home=str(here.home_dir), workdir=str(here.workdir_dir),
             tmp=str(here.tmp_dir), python=config.python, uid=config.uid, mounts=config.mounts,
-            ca_bundle=config.ca_bundle,
+            ca_bundle=config.ca_bundle, shm_bytes=shared_memory(config.bounds),
         )  # fmt: skip
         return bubblewrap.start(sandbox, bubblewrap.guest_command(config.python, control), control=control, log=log)
 

@@ -95,8 +95,10 @@ class LocalWorkshops:
         _validate(spec)
         async with self._lock(spec.name):
             places = self._places(spec.name)
-            if not places.metadata.exists():
+            state = read_state(places.state)
+            if not places.metadata.exists() or (state.failed and not state.ready):
                 await self._find_bwrap()
+                await _client.end(places)
                 await self._make(places, spec)
             if not places.supervisor_alive():
                 await self._start(places)
