@@ -50,6 +50,23 @@ class Audit:
         return not self.broken
 
 
+@dataclass(frozen=True)
+class Line:
+    """One recorded artifact, as it is shown. `artifact` is None when it is broken."""
+
+    entry: LedgerEntry
+    artifact: Artifact[Any] | None
+    faults: Sequence[Broken] = ()
+
+
+def show(audit: Audit) -> Sequence[Line]:
+    """The chain of evidence, oldest first, with what is wrong at each place."""
+    return [
+        Line(entry, audit.artifacts.get(entry.sha256), [fault for fault in audit.broken if fault.seq == entry.seq])
+        for entry in audit.entries
+    ]
+
+
 async def verify(store: ObjectStore, ticket: str) -> Audit:
     """Recompute every hash from the ledger down to the objects that artifacts name.
 
