@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dagster as dg
-from atelier_dagster.factory.messages import plan_waits
 
 from assets._desk import consultant, usage_metadata
 from atelier_dagster.delivery.tell import tell
 from atelier_dagster.factory.errors import AtelierError, InvalidInput
 from atelier_dagster.factory.lineage import Artifact
+from atelier_dagster.factory.messages import plan_waits
 from atelier_dagster.factory.plan import (
     ApprovedPlan,
     ArchitectureReview,
@@ -16,6 +16,7 @@ from atelier_dagster.factory.plan import (
     Plan,
     PlanDocument,
     check_plan,
+    parse_answered,
     parse_greenfield,
     parse_plan,
     reduce_to_one,
@@ -78,7 +79,6 @@ async def plan(
     desk = consultant(context, llm, artifacts, history, "plan", {"ticket": ticket, "analysis": analysis})
     prompt = render("planner", ticket=ticket.value, analysis=analysis.value, objections=start.objections)
     value = _read_plan(await desk.ask("planner", prompt), ticket.value)
-    value = value.model_copy(update={"answered": start.objections})
     return Made(value, attempt=start.attempt, feedback=start.feedback, metadata=usage_metadata(desk.usage))
 
 
@@ -88,7 +88,7 @@ def _read_plan(answer: str, ticket: Ticket) -> Plan:
     except InvalidInput as error:
         return reduce_to_one(None, ticket, f"the planner's answer could not be read: {error.message}")
     findings = check_plan(tasks, greenfield=ticket.is_greenfield)
-    return Plan(tasks=tasks, greenfield=ticket.is_greenfield, findings=findings)
+    return Plan(tasks=tasks, greenfield=ticket.is_greenfield, findings=findings, answered=parse_answered(answer))
 
 
 @journey_asset(kinds={"llm"})
@@ -107,7 +107,10 @@ async def greenfield_spec(
     inputs = {"ticket": ticket, "analysis": analysis, "plan": plan}
     desk = consultant(context, llm, artifacts, history, "greenfield_spec", inputs)
     prompt = render("greenfield", ticket=ticket.value, analysis=analysis.value, plan=plan.value)
-    spec = parse_greenfield(await desk.ask("greenfield", prompt))
+    try:
+        spec = parse_greenfield(await desk.ask("greenfield", prompt))
+    except InvalidInput as error:  # the developer can begin without a design; the architect and the human see why
+        spec = GreenfieldSpec(applies=True, problem=f"the designer's answer could not be read: {error.message}")
     return Made(spec, metadata=usage_metadata(desk.usage))
 
 

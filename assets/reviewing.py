@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from atelier_dagster.factory.diff import OPS_PATTERNS, SECURITY_PATTERNS, matching, parts_for_review
 
 from assets._desk import generation, usage_metadata
 from atelier_dagster.delivery.consult import Consultant
 from atelier_dagster.factory.change import Changes, DiffStat, Integration, ReviewGate, TestedDiff, TestReport
+from atelier_dagster.factory.diff import OPS_PATTERNS, SECURITY_PATTERNS, matching, parts_for_review
 from atelier_dagster.factory.errors import AtelierError
 from atelier_dagster.factory.lineage import Artifact
 from atelier_dagster.factory.plan import ApprovedPlan
@@ -29,6 +29,7 @@ from atelier_dagster.orchestration.step import (
     as_output,
     guarded,
     journey_asset,
+    plain_signature,
     read_history,
 )
 from resources.artifacts import ArtifactsResource
@@ -77,6 +78,7 @@ class Dossier:
     partitions_def=tickets_partitions,
     can_subset=True,
 )
+@plain_signature
 async def reviews(
     context: dg.AssetExecutionContext,
     ticket: Artifact[Ticket],

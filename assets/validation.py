@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dagster as dg
-from atelier_dagster.factory.messages import qa_comment
 
 from assets._desk import generation
 from assets._site import Site, open_site, workshop_spec
@@ -12,6 +11,7 @@ from atelier_dagster.delivery.tell import tell_reviewers
 from atelier_dagster.factory.change import Evidence, Merge, PullRequest, QaReport, WorkshopRecord
 from atelier_dagster.factory.errors import AtelierError
 from atelier_dagster.factory.lineage import Artifact
+from atelier_dagster.factory.messages import qa_comment
 from atelier_dagster.factory.prompts import render
 from atelier_dagster.factory.ticket import Analysis, Ticket, branch_name, workshop_name
 from atelier_dagster.factory.verdict import QaDecision, QaVerdict, parse_qa

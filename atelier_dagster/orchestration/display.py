@@ -121,6 +121,8 @@ def _plan(value: Plan) -> Shown:
 def _greenfield(value: GreenfieldSpec) -> Shown:
     if not value.applies:
         return {"applies": False}
+    if value.problem:
+        return {"applies": True, "problem": value.problem}
     return {
         "applies": True,
         "technology": value.technology,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import dagster as dg
 
 from atelier_dagster.factory.lineage import JOBS
@@ -16,8 +18,9 @@ _DESCRIPTIONS = {
 }
 
 
+@cache
 def build_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
-    """The jobs, each selecting its assets of the journey."""
+    """The jobs, each selecting its assets of the journey. The same objects each time: sensors name them too."""
     return [
         dg.define_asset_job(
             name,

@@ -159,10 +159,20 @@ def _as_generator(function: StepFunction, reads: Mapping[str, str]) -> Callable[
 def copy_signature(source: Callable[..., Any], target: Callable[..., Any]) -> None:
     """Give `target` the name, docstring and resolved parameter types of `source`, without its return type."""
     functools.update_wrapper(target, source)
+    vars(target).pop("__wrapped__")
+    _resolve(source, target)
+
+
+def plain_signature(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Resolve a function's parameter types in place and drop its return type, which Dagster would misread."""
+    _resolve(function, function)
+    return function
+
+
+def _resolve(source: Callable[..., Any], target: Callable[..., Any]) -> None:
     hints = typing.get_type_hints(source)
     hints.pop("return", None)
     signature = inspect.signature(source)
     parameters = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values()]
-    vars(target).pop("__wrapped__")
     target.__annotations__ = hints
     vars(target)["__signature__"] = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
