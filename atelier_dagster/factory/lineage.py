@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError, field_validator
 
 from atelier_dagster.factory.approval import Approval
 from atelier_dagster.factory.change import (
@@ -177,7 +177,8 @@ class Entry(Frozen):
 
     asset: str
     sha256: str
-    artifact: Artifact[Any]
+    artifact: SkipValidation[Artifact[Any]]
+    """As it was parsed, typed by its value: validating it again would make an untyped copy."""
     seq: int
 
     @classmethod
