@@ -65,7 +65,6 @@ class S3Store:
         self._bucket = bucket
         self._prefix = "".join(f"{part}/" for part in check_prefix(prefix))
         self._timeout = timeout
-        self._conditional = asyncio.Lock()
         self._proven = False
 
     def __repr__(self) -> str:
@@ -138,17 +137,16 @@ class S3Store:
 
     async def _prove_conditional_writes(self) -> None:
         """Write a probe that exists from the first time on: a server that accepts it twice ignores the condition."""
-        async with self._conditional:
-            if self._proven:
-                return
-            written = await self._put(_PROBE, b"probe", "text/plain")
-            if written and await self._put(_PROBE, b"probe", "text/plain"):
-                raise Refused(
-                    f"the S3 server of bucket {self._bucket} ignores `If-None-Match: *`: evidence could be overwritten",
-                    fix="use a server with conditional writes, or keep artifacts in a directory",
-                    code="STORE_OVERWRITES",
-                )
-            self._proven = True
+        if self._proven:
+            return
+        written = await self._put(_PROBE, b"probe", "text/plain")
+        if written and await self._put(_PROBE, b"probe", "text/plain"):
+            raise Refused(
+                f"the S3 server of bucket {self._bucket} ignores `If-None-Match: *`: evidence could be overwritten",
+                fix="use a server with conditional writes, or keep artifacts in a directory",
+                code="STORE_OVERWRITES",
+            )
+        self._proven = True
 
     async def _head_bucket(self) -> None:
         try:

@@ -55,6 +55,17 @@ async def test_of_many_writers_exactly_one_wins(server: S3Server, bucket: str) -
 
 
 @pytest.mark.service
+def test_one_store_serves_event_loops_one_after_the_other(server: S3Server, bucket: str) -> None:
+    store = S3Store(server.client, bucket)
+
+    async def write(name: str) -> int:
+        keys = [f"{name}/{number}" for number in range(8)]
+        return sum(await asyncio.gather(*(store.put_if_absent(key, b"x") for key in keys)))
+
+    assert [asyncio.run(write(name)) for name in ("first", "second")] == [8, 8]
+
+
+@pytest.mark.service
 async def test_a_list_is_one_folder_and_below_over_all_pages(server: S3Server, bucket: str) -> None:
     client = server.client()
     store = S3Store(client, bucket, prefix="p")
