@@ -141,7 +141,9 @@ async def architecture_review(
 
 
 @journey_asset(kinds={"lasuite"})
-async def plan_document(plan: Artifact[Plan], architecture_review: Artifact[ArchitectureReview]) -> Made:
+async def plan_document(
+    context: dg.AssetExecutionContext, plan: Artifact[Plan], architecture_review: Artifact[ArchitectureReview]
+) -> Made:
     """The ticket's page in La Suite Docs. Documents are off: it does not apply."""
     return Made(PlanDocument(applies=False))
 
