@@ -95,15 +95,20 @@ echo "$out"
 
 CLONE = """
 set -eu
-rm -rf -- "$1"
-mkdir -p -- "$1"
-git init -q -- "$1"
-cd -- "$1"
-git fetch -q --no-tags --no-write-fetch-head -- "$2" "+refs/atelier/*:refs/atelier/*"
-git checkout -q --detach "$3"
-rm -f -- "$2"
+directory=$1 bundle=$2 head=$3 start=$4 checkout=$5
+rm -rf -- "$directory"
+mkdir -p -- "$directory"
+git init -q -- "$directory"
+cd -- "$directory"
+if [ -n "$start" ]; then
+  git fetch -q --no-tags --no-write-fetch-head -- "$checkout" "$start:refs/atelier/start" || exit 3
+fi
+git fetch -q --no-tags --no-write-fetch-head -- "$bundle" "+refs/atelier/*:refs/atelier/*"
+git checkout -q --detach "$head"
+rm -f -- "$bundle"
 """
-"""A fresh clone in $1 of the bundle $2 at commit $3."""
+"""A fresh clone in $1 of the bundle $2 at commit $3. History up to $4 comes from the checkout $5: git checks what it
+gets by its name, so an agent cannot change any of it."""
 
 
 def short(text: str) -> str:

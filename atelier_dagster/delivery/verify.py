@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from atelier_dagster.artifacts import ArtifactStore
 from atelier_dagster.delivery import _inside
-from atelier_dagster.delivery._inside import CLONE, Inside, short
+from atelier_dagster.delivery._inside import CLONE, NEEDS_COMMIT, Inside, short
 from atelier_dagster.delivery.masking import mask
 from atelier_dagster.delivery.repository import HostRepository
 from atelier_dagster.factory.change import TestReport, TestStatus
@@ -39,7 +39,8 @@ async def verify(
     status = await workshops.wait_running(spec.name)
     name = _inside.exec_id(exec_id)
     directory = f"{status.home}/verify/{short(exec_id)}"
-    await _clone(workshops, repository, status, head, name, directory)
+    start = spec.source.commit
+    await _clone(workshops, repository, status, head=head, start=start, name=name, directory=directory)
     result = await workshops.exec(spec.name, _tests(name, directory, timeout))
     await Inside(workshops, spec.name).script('rm -rf -- "$1"', directory, ok=(0, 1))
     return await _report(store, head, result, tail, secrets)
@@ -52,18 +53,36 @@ def _tests(name: str, directory: str, timeout: float) -> ExecRequest:
 
 
 async def _clone(
-    workshops: Workshops, repository: HostRepository, status: WorkshopStatus, head: str, name: str, directory: str
+    workshops: Workshops,
+    repository: HostRepository,
+    status: WorkshopStatus,
+    *,
+    head: str,
+    start: str,
+    name: str,
+    directory: str,
 ) -> None:
+    """Bring only what the workshop lacks, or everything when it cannot give the rest."""
+    inside, path = Inside(workshops, status.name), f"verify/{short(name)}.bundle"
+    known = start if start and start != head and await repository.contains(head, start) else ""
+    for have in dict.fromkeys((known, "")):
+        data = await _bundle(repository, head, have, name)
+        await workshops.put_file(status.name, path, data)
+        argv = (directory, f"{status.home}/{path}", head, have, status.workdir)
+        # Under an id that follows from the tests': a clone that they may still be running in is never made anew.
+        id_ = f"{name}-clone" if have == known else f"{name}-clone-whole"
+        result = await inside.script(CLONE, *argv, id_=id_, ok=(0, NEEDS_COMMIT) if have else (0,))
+        if result.exit_code == 0:
+            return
+
+
+async def _bundle(repository: HostRepository, head: str, have: str, name: str) -> bytes:
     ref = f"refs/atelier/verify/{short(name)}"
     await repository.set_ref(ref, head)
     try:
-        data = await repository.bundle([ref])
+        return await repository.bundle([ref], [have] if have else [])
     finally:
         await repository.delete_ref(ref)
-    path = f"verify/{short(name)}.bundle"
-    await workshops.put_file(status.name, path, data)
-    # Under an id that follows from the tests': a clone that they may still be running in is never made anew.
-    await Inside(workshops, status.name).script(CLONE, directory, f"{status.home}/{path}", head, id_=f"{name}-clone")
 
 
 async def _report(

@@ -197,7 +197,9 @@ async def test_update_with_base_brings_it_in_or_says_what_conflicts(host: HostRe
 async def test_every_kind_of_change_is_in_the_diff(host: HostRepository, work: Checkout) -> None:
     long = "".join(f"line {n}\n" for n in range(50))
     work.write("mode.sh", "echo\n")
-    base = work.commit("base", {"old name.txt": long, "crlf": "a\r\nb\r\n", "gone": "gone\n", "bin": b"\0\1\2", "n": "x"})
+    base = work.commit(
+        "base", {"old name.txt": long, "crlf": "a\r\nb\r\n", "gone": "gone\n", "bin": b"\0\1\2", "n": "x"}
+    )
     work.path.joinpath("old name.txt").rename(work.path / "new name.txt")
     work.path.joinpath("gone").unlink()
     work.path.joinpath("mode.sh").chmod(0o755)
