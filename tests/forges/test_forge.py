@@ -162,6 +162,7 @@ async def test_decisions_come_from_reviews_commands_and_the_command_line_in_orde
     first = await forge.add_review(repo, 1, Action.REQUEST_CHANGES, body="not yet")
     await forge.add_comment(repo, 1, "just talking about /atelier approve")
     await forge.add_comment(repo, 1, "/atelier retry please")
+    await forge.add_comment(repo, 1, f"> /atelier approve {opened.head}")
     await forge.add_comment(repo, 1, f"/atelier reject {opened.head} too risky", author="mallory")
     await forge.upsert_pull_request_comment(repo, 1, "summary", f"/atelier approve {opened.head}")
     last = await forge.record_decision(

@@ -239,7 +239,7 @@ async def test_a_name_in_someone_elses_file_is_not_theirs(
     if os.getuid() == 0:
         os.chown(tickets / "1.md", 12345, 12345)
         stolen = await tracker.get_issue(key(repo, 1))
-        assert (stolen.author, stolen.author_may_write) == ("alice", False)
+        assert (stolen.author, stolen.author_may_write) == ("uid-12345", False)
         await tracker.close_issue(key(repo, 1))
         kept = await tracker.get_issue(key(repo, 1))
         assert (kept.author, kept.author_may_write) == ("uid-12345", False)

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from atelier_dagster.factory import approval
-from atelier_dagster.factory.approval import Action, DecisionSource, HumanDecision
+from atelier_dagster.factory.approval import Action, DecisionSource, HumanDecision, parse_command
 from atelier_dagster.factory.errors import AtelierError, InvalidInput, NotFound, Refused
 from atelier_dagster.factory.ticket import RepoRef
 from atelier_dagster.files import write_atomic
@@ -302,11 +301,10 @@ class LocalForge:
         return self._decision(note, source, action, document.text("commit"), document.body)
 
     def _command(self, note: Note) -> HumanDecision | None:
-        command = approval.parse_command(note.document.body)
-        if command is None or not isinstance(command[0], Action):
+        command = parse_command(note.document.body)
+        if command is None or command.action == "retry":
             return None
-        action, head, reason = command
-        return self._decision(note, DecisionSource.COMMENT, action, head, reason)
+        return self._decision(note, DecisionSource.COMMENT, command.action, command.sha, command.reason)
 
     async def _check_repository(self, repo: RepoRef) -> list[Check]:
         name = f"repository {repo}"

@@ -159,15 +159,20 @@ class Store:
             return Note(note.id, read_document(directory / f"{note.id}.md"))
         return self.add_note(directory, {"author": self.bot, "marker": marker}, body)
 
+    def author(self, document: Document) -> str:
+        """Who wrote a file: whom it names, where only the root's owner can have written that; else its owner."""
+        claimed = document.text("author")
+        return claimed if claimed and self.owns_root(document.owner_uid) else document.owner
+
     def is_bot(self, document: Document) -> bool:
         """Whether a note is one of ours."""
-        return document.text("author") == self.bot
+        return self.author(document) == self.bot
 
     def comment(self, note: Note) -> Comment:
         """A note as a comment."""
         document = note.document
-        author = document.text("author") or document.owner
-        is_bot = self.is_bot(document)
+        author = self.author(document)
+        is_bot = author == self.bot
         may_write = not is_bot and self.may_write(author, document.owner_uid)
         return Comment(note.id, author, document.body, document.time("created"), may_write, is_bot)
 

@@ -28,8 +28,8 @@ _CLOSED = {"closed", "close", "done"}
 class LocalTracker:
     """Tickets of the repositories below `root`: `<root>/<owner>/<repo>/tickets/<n>.md`, comments beside them.
 
-    A ticket's author is the one its front matter names, else the user who owns the file. Whoever owns `root`, or is
-    one of `writers`, may write; a name in a file that belongs to somebody else does not count as theirs.
+    A ticket's author is whom its front matter names, if the file belongs to the owner of `root`, else the user who
+    owns the file. Whoever owns `root` may write, and the `writers` in whose name they wrote something.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class LocalTracker:
     def _issue(self, key: TicketKey) -> Issue:
         path = self._ticket(key)
         document = read_document(path)
-        author = document.text("author") or document.owner
+        author = self._store.author(document)
         title, body = _title(document)
         return Issue(
             key=key,
@@ -176,8 +176,7 @@ class LocalTracker:
             if all(_same(document, name, value) for name, value in wanted.items()):
                 return
             # Written by this process, somebody else's file would become one that its claimed author wrote.
-            if not document.text("author") or not self._store.owns_root(document.owner_uid):
-                fields["author"] = document.owner
+            fields["author"] = self._store.author(document)
             fields |= {**wanted, "updated": now()}
             write_atomic(path, render(fields, document.body))
 
