@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 _ROLE = re.compile(r"\s*You are the ([A-Za-z() -]{2,40}?) of a software team\b")
+_DATA = re.compile(r'<data name="(?P<name>[^"\n]*)" id="(?P<id>\w+)">\n(?P<text>.*?)\n</data id="(?P=id)">', re.DOTALL)
 _TOOL_FAILURE = re.compile(
     r"(?i)\A\W*(error\b|tool execution (failed|aborted)|the arguments provided to the tool are invalid"
     r"|the \w+ tool was called with invalid|you must read)"
@@ -61,9 +62,14 @@ class Conversation:
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     uses: tuple[ToolUse, ...] = ()
 
-    def last(self, name: str) -> ToolUse | None:
-        """The last use of a tool that went well."""
-        return next((use for use in reversed(self.uses) if use.name == name and not use.failed), None)
+    def data(self, name: str) -> tuple[str, ...]:
+        """Every text that the prompt fences as data under this name."""
+        return tuple(found["text"] for found in _DATA.finditer(self.prompt) if found["name"] == name)
+
+    @property
+    def wish(self) -> str:
+        """What is asked for: the ticket, or the whole prompt where none is fenced."""
+        return "\n".join(self.data("ticket")) or self.prompt
 
 
 def read_conversation(request: Mapping[str, Any]) -> Conversation:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -94,8 +95,10 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
     owner: ModelServer
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is no news."""
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no news; anything else is a fault of the script, and is shown."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,0 +1,1 @@
+"""A list of books behind an HTTP API."""
