@@ -12,10 +12,10 @@ import dagster as dg
 from atelier_dagster.factory.errors import AtelierError
 from atelier_dagster.factory.routing import RunStep, next_step
 from atelier_dagster.factory.ticket import TicketKey
-from atelier_dagster.orchestration import partitions, tags
+from atelier_dagster.orchestration import partitions
 from atelier_dagster.orchestration.history import HistoryReader, active_runs
 from atelier_dagster.orchestration.jobs import build_jobs
-from atelier_dagster.orchestration.launch import last_decision, run_request
+from atelier_dagster.orchestration.launch import follow_request
 from atelier_dagster.orchestration.lost_runs import fail_lost_runs
 from atelier_dagster.ports import Workshops, WorkshopStatus
 from resources.artifacts import ArtifactsResource
@@ -89,11 +89,10 @@ async def _unstick(
         return None
     if time.time() - last.seq / 1e6 < max(120.0, step.delay_seconds * 2):
         return None  # the progress sensor is about to
-    decision = last_decision(context.instance, partition) if "approval" in step.assets else ""
-    if "approval" in step.assets and not decision:
-        return None
-    context.log.info(f"{partition} stood still: {step.reason}")
-    return run_request(step, partition, last.run_id, extra={tags.AFTER: last.run_id}, decision=decision)
+    request = follow_request(context.instance, step, partition, last.run_id)
+    if request is not None:
+        context.log.info(f"{partition} stood still: {step.reason}")
+    return request
 
 
 async def _remove_orphans(

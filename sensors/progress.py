@@ -14,7 +14,7 @@ from atelier_dagster.factory.routing import RunStep, WaitStep, next_step
 from atelier_dagster.orchestration import tags
 from atelier_dagster.orchestration.history import HistoryReader, active_runs
 from atelier_dagster.orchestration.jobs import build_jobs
-from atelier_dagster.orchestration.launch import last_decision, run_request
+from atelier_dagster.orchestration.launch import follow_request
 from atelier_dagster.orchestration.news import tell_failure, tell_waiting
 from resources.artifacts import ArtifactsResource
 from resources.policy import PolicyResource
@@ -117,17 +117,7 @@ async def _follow(
     if step.delay_seconds and not entry["due"]:
         entry["due"] = time.time() + step.delay_seconds
         return None
-    decision = last_decision(context.instance, partition) if "approval" in step.assets else ""
-    if "approval" in step.assets and not decision:
+    request = follow_request(context.instance, step, partition, entry["run"])
+    if request is None:
         context.log.warning(f"{partition}: {step.reason}, but no decision is known; a human decides again")
-        return None
-    extra = repeated_tags(context.instance, step)
-    return run_request(step, partition, entry["run"], extra={tags.AFTER: entry["run"], **extra}, decision=decision)
-
-
-def repeated_tags(instance: dg.DagsterInstance, step: RunStep) -> dict[str, str]:
-    """What the run that is repeated was told by tags: the cycle to start, the ending to record."""
-    run = instance.get_run_by_id(step.repeats) if step.repeats else None
-    if run is None:
-        return {}
-    return {name: run.tags[name] for name in (tags.CYCLE, tags.ENDING) if name in run.tags}
+    return request

@@ -20,10 +20,9 @@ from atelier_dagster.factory.routing import (
 )
 from atelier_dagster.factory.ticket import TicketKey
 from atelier_dagster.orchestration import tags
-from atelier_dagster.orchestration.launch import last_decision
+from atelier_dagster.orchestration.launch import last_decision, repeated_tags
 from atelier_dagster.orchestration.orders import RunOrder, deliver_order, step_order
 from atelier_dagster.settings import Settings
-from sensors.progress import repeated_tags
 
 BY_HAND = "submitted by hand"
 _STOPPED_BY_RUNS = {WaitKind.CANCELLED, WaitKind.FAILURES, WaitKind.BUDGET, WaitKind.NOTHING_CHANGED}

@@ -56,3 +56,23 @@ def last_decision(instance: dg.DagsterInstance, partition: str) -> str:
     """`source:id` of the decision that the ticket's newest release run was about, or ""."""
     runs = instance.get_runs(dg.RunsFilter(job_name=RELEASE, tags={tags.PARTITION: partition}), limit=20)
     return next((run.tags[tags.DECISION] for run in runs if tags.DECISION in run.tags), "")
+
+
+def follow_request(instance: dg.DagsterInstance, step: RunStep, partition: str, ended_run: str) -> dg.RunRequest | None:
+    """The run that follows an ended one, told again what a repeated run was told. None: only a human can decide anew.
+
+    The ended run is its key, so that whoever asks for it twice gets one run.
+    """
+    decision = last_decision(instance, partition) if "approval" in step.assets else ""
+    if "approval" in step.assets and not decision:
+        return None
+    extra = {tags.AFTER: ended_run, **repeated_tags(instance, step)}
+    return run_request(step, partition, ended_run, extra=extra, decision=decision)
+
+
+def repeated_tags(instance: dg.DagsterInstance, step: RunStep) -> dict[str, str]:
+    """What the run that is repeated was told by tags: the cycle to start, the ending to record."""
+    run = instance.get_run_by_id(step.repeats) if step.repeats else None
+    if run is None:
+        return {}
+    return {name: run.tags[name] for name in (tags.CYCLE, tags.ENDING) if name in run.tags}
