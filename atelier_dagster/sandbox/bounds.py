@@ -27,9 +27,8 @@ HOST_RESERVE = 256 * MIB
 async def watch_processes(runner: Runner, bounds: BoundsConfig) -> None:
     """Kill the command that uses most when all together use more than a limit. Ends with the sandbox."""
     while True:
+        await runner.busy.wait()
         await asyncio.sleep(MEMORY_INTERVAL)
-        if not runner.running:
-            continue
         try:
             reply, _, _ = await runner.channel.call({"op": "usage"})
         except GuestGone:
@@ -62,9 +61,8 @@ async def watch_disk(runner: Runner, limit_mib: int, writable: Sequence[Path]) -
     """Kill what runs when the writable directories grow beyond the limit, or the host's disk is full."""
     wait, before = DISK_INTERVAL, 0.0
     while True:
+        await runner.busy.wait()
         await asyncio.sleep(wait)
-        if not runner.running:
-            continue
         started = time.monotonic()
         used = await asyncio.to_thread(disk_usage, writable)
         # A large tree is walked less often, so that watching never costs more than a tenth of a core.

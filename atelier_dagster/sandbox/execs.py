@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from atelier_dagster.sandbox.output import BoundedOutput
@@ -94,7 +94,10 @@ class Exec:
 
 
 class ExecStore:
-    """Directories of commands by id, out of the sandbox's reach. Claiming an id is atomic, so it runs at most once."""
+    """Commands by id, out of the sandbox's reach: `<key>.claim` once started, `<key>.result` once ended.
+
+    Claiming an id is atomic, so it runs at most once.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -104,79 +107,67 @@ class ExecStore:
 
     def recover(self) -> None:
         """Give every command that has no result one that says it was lost. Called once, before any starts."""
-        for directory in self._by_age():
+        results = {path.stem: path.stat().st_size for path in self.root.glob("*.result")}
+        self.kept = sum(results.values())
+        for claim in self.root.glob("*.claim"):
             self.count += 1
-            if not (directory / "result.json").exists():
-                self._write(directory, {**asdict(Outcome(reason=LOST)), "id": self._id(directory)})
-            self.kept += self._size(directory)
+            if claim.stem not in results:
+                self._write(claim.stem, Outcome(reason=LOST, truncated=True))
 
-    def claim(self, exec_id: str) -> Path | None:
-        """Directory of a new command; None when the id was used before. Raises `OverflowError`: too many."""
-        directory = self._directory(exec_id)
-        if directory.exists():
-            return None
+    def claim(self, exec_id: str) -> str | None:
+        """Key of a new command; None when the id was used before. Raises `OverflowError` (too many), `OSError`."""
+        key = key_of(exec_id)
         if self.count >= MAX_EXECS:
             raise OverflowError(f"this workshop has run {MAX_EXECS} commands")
-        directory.mkdir()
+        try:
+            with (self.root / f"{key}.claim").open("x") as file:
+                file.write(exec_id)
+        except FileExistsError:
+            return None
         self.count += 1
-        (directory / "id").write_text(exec_id)
-        return directory
+        return key
 
     def save(self, command: Exec, outcome: Outcome) -> None:
         """Keep how a command ended. Raises `OSError`."""
-        directory = self._directory(command.id)
-        for name in command.streams:
-            data = command.output(name)
-            (directory / name).write_bytes(data)
-            self.kept += len(data)
-        self._write(directory, {**asdict(outcome), "id": command.id})
-        self._prune()
+        streams = command.output("stdout"), command.output("stderr")
+        self._write(command.key, outcome, *streams)
+        self.kept += sum(map(len, streams))
+        if self.kept > MAX_OUTPUT_BYTES:
+            self._prune()
 
     def load(self, exec_id: str) -> Exec | None:
         """A command that has ended, with its output; None when there is none of that id."""
-        directory = self._directory(exec_id)
+        command = Exec(exec_id, key_of(exec_id), 0)
         try:
-            values = json.loads((directory / "result.json").read_text())
+            command.outcome, streams = self._read(self.root / f"{command.key}.result")
         except FileNotFoundError:
             return None
-        values.pop("id")
-        command = Exec(exec_id, directory.name, 0)
-        command.outcome = Outcome(**values)
-        for name in ("stdout", "stderr"):
-            if (directory / name).exists():
-                command.journal.append((name, (directory / name).read_bytes()))
-            else:
-                command.outcome.truncated = True
+        command.journal = [pair for pair in zip(("stdout", "stderr"), streams, strict=True) if pair[1]]
         return command
 
-    def _directory(self, exec_id: str) -> Path:
-        return self.root / hashlib.sha256(exec_id.encode()).hexdigest()[:40]
+    def _write(self, key: str, outcome: Outcome, stdout: bytes = b"", stderr: bytes = b"") -> None:
+        partial = self.root / f"{key}.partial"
+        line = json.dumps({**asdict(outcome), "stdout": len(stdout)}).encode()
+        partial.write_bytes(b"\n".join((line, stdout + stderr)))
+        partial.replace(self.root / f"{key}.result")
 
-    def _id(self, directory: Path) -> str:
-        path = directory / "id"
-        return path.read_text() if path.exists() else ""
-
-    def _write(self, directory: Path, values: dict[str, object]) -> None:
-        partial = directory / "result.partial"
-        partial.write_text(json.dumps(values))
-        partial.replace(directory / "result.json")
-
-    def _by_age(self) -> list[Path]:
-        return sorted((path for path in self.root.iterdir()), key=lambda path: path.stat().st_mtime)
-
-    def _size(self, directory: Path) -> int:
-        return sum((directory / name).stat().st_size for name in ("stdout", "stderr") if (directory / name).exists())
+    def _read(self, path: Path) -> tuple[Outcome, tuple[bytes, bytes]]:
+        line, _, output = path.read_bytes().partition(b"\n")
+        values = json.loads(line)
+        length = values.pop("stdout")
+        return Outcome(**values), (output[:length], output[length:])
 
     def _prune(self) -> None:
         """Drop the output of the oldest commands; their ids and outcomes stay."""
-        if self.kept <= MAX_OUTPUT_BYTES:
-            return
-        for directory in self._by_age():
-            size = self._size(directory)
-            if not size or not (directory / "result.json").exists():
-                continue
-            for name in ("stdout", "stderr"):
-                (directory / name).unlink(missing_ok=True)
-            self.kept -= size
+        for path in sorted(self.root.glob("*.result"), key=lambda path: path.stat().st_mtime):
+            size = path.stat().st_size
+            outcome, _ = self._read(path)
+            self._write(path.stem, replace(outcome, truncated=True))
+            self.kept -= size - (self.root / path.name).stat().st_size
             if self.kept <= MAX_OUTPUT_BYTES // 2:
                 return
+
+
+def key_of(exec_id: str) -> str:
+    """Name of a command's files: an id may hold anything, a file name may not."""
+    return hashlib.sha256(exec_id.encode()).hexdigest()[:40]

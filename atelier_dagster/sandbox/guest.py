@@ -119,8 +119,9 @@ class Keeper:
         for fd in self.fds:
             os.close(fd)
         status = self._wait(command, watched)
-        kill_below(os.getpid())
         with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises when nothing was left behind
+            kill_below(os.getpid())
             while True:
                 pid, code = os.waitpid(-1, 0)
                 status = code if pid == command else status

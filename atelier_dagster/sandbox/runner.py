@@ -75,6 +75,8 @@ class Runner:
     def __init__(self, channel: GuestChannel, limits: Mapping[str, int]) -> None:
         self.channel = channel
         self.running: dict[str, Exec] = {}
+        self.busy = asyncio.Event()
+        """Set while a command runs."""
         self._limits = dict(limits)
         self._timers: dict[str, Timer] = {}
         self._kills: set[asyncio.Task[None]] = set()
@@ -91,6 +93,7 @@ class Runner:
     ) -> None:
         """Run to the end; the caller settles the outcome with `command.finish()`."""
         self.running[command.key] = command
+        self.busy.set()
         try:
             with contextlib.ExitStack() as ends:
                 drains = await self._start(command, argv, env, cwd, stdin, ends)
@@ -106,6 +109,8 @@ class Runner:
             command.reason = command.reason or f"could not be started: {error}"
         finally:
             self.running.pop(command.key, None)
+            if not self.running:
+                self.busy.clear()
             if (timer := self._timers.pop(command.key, None)) is not None:
                 timer.pause()
 

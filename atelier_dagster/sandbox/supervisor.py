@@ -312,12 +312,12 @@ class Supervisor:
         if len(self._running) >= MAX_RUNNING:
             raise Refusal("unavailable", f"{MAX_RUNNING} commands are running already")
         try:
-            directory = self.execs.claim(message["exec"])
-        except OverflowError as error:
+            key = self.execs.claim(message["exec"])
+        except (OverflowError, OSError) as error:
             raise Refusal("failed", str(error)) from error
-        if directory is None:
+        if key is None:
             raise Refusal("unavailable", "the result of this command could not be kept")
-        command = Exec(message["exec"], directory.name, message["output_limit"])
+        command = Exec(message["exec"], key, message["output_limit"])
         self._running[command.id] = command
         task = self._spawn(self._carry_out(command, message, stdin))
         self._carrying.add(task)
