@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from atelier_dagster.factory.approval import HumanDecision, parse_command
-from atelier_dagster.factory.errors import NotFound
+from atelier_dagster.factory.approval import Action, DecisionSource, HumanDecision, parse_command
+from atelier_dagster.factory.errors import InvalidInput, NotFound
 from atelier_dagster.factory.ticket import RepoRef, TicketKey
 from atelier_dagster.ports import Comment, Forge, Tracker
 
@@ -11,7 +11,13 @@ _SHORTEST_SHA = 7
 
 
 async def fetch_decision(forge: Forge, repo: RepoRef, number: int, source: str, decision_id: str) -> HumanDecision:
-    """The decision as its source has it now. Raises `NotFound`: what a run's configuration claims proves nothing."""
+    """The decision as its source has it now. Raises `NotFound`: what a run's configuration claims proves nothing.
+
+    Source `ui` is the exception that an operator must allow: Dagster's UI knows no users, so the configuration is all
+    there is (`id` is `approve <head>`, `reject` or `request_changes`), and it is recorded as unauthenticated.
+    """
+    if source == DecisionSource.UI.value:
+        return _from_ui(decision_id)
     for decision in await forge.decisions(repo, number):
         if decision.source.value == source and decision.id == decision_id:
             return decision
@@ -19,6 +25,14 @@ async def fetch_decision(forge: Forge, repo: RepoRef, number: int, source: str, 
         f"there is no decision {source}:{decision_id} on pull request {number}",
         fix="decide with a review, a `/atelier approve` comment or `atelier approve`",
     )
+
+
+def _from_ui(text: str) -> HumanDecision:
+    word, _, head = text.strip().partition(" ")
+    if word not in set(Action):
+        raise InvalidInput(f"{word!r} is no decision", fix="write approve <head>, reject or request_changes as id")
+    source = DecisionSource.UI
+    return HumanDecision(source=source, id=text, actor="unauthenticated", action=Action(word), head=head.strip())
 
 
 def may_speak(comment: Comment, approvers: frozenset[str], bot: str) -> bool:
