@@ -26,7 +26,7 @@ from atelier_dagster.orchestration._warm.internals import (
 
 DEFAULT_PRELOAD = ("httpx", "jinja2", "openai", "pathspec", "stamina", "yaml")
 DEFAULT_WATCH = ("atelier.toml", ".env")
-_REFUSAL_SECONDS = 300.0
+_REFUSAL_SECONDS = 60.0
 
 
 class WarmRunLauncher(RunLauncher[DagsterInstance], ConfigurableClass):

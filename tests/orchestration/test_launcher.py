@@ -369,12 +369,20 @@ def test_code_that_starts_threads_is_never_forked(shop: Shop) -> None:
 
 @pytest.mark.service
 def test_a_fresh_process_is_watched_like_a_forked_one(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    killed, canceled = shop.launch(gated=True), shop.launch(gated=True)
+    def refuse(*_: object, **__: object) -> int:
+        raise client.ZygoteUnavailable("not on this system")
+
+    monkeypatch.setattr(client, "launch_warm", refuse)
+    killed, canceled, early = shop.launch(gated=True), shop.launch(gated=True), shop.launch(gated=True)
+    shop.launcher.terminate(early.run_id)
+    pid = canceled.facts["pid"]
     shop.launcher.terminate(canceled.run_id)
     os.kill(killed.facts["pid"], signal.SIGKILL)
     assert (killed.end(), canceled.end()) == (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+    assert early.end() == DagsterRunStatus.CANCELED
+    assert "not on this system" in killed.messages
     assert "terminated by signal 9" in killed.messages
+    until(lambda: not alive(pid) and not list((shop.directory / "runs").iterdir()))
 
 
 @pytest.mark.service

@@ -100,10 +100,10 @@ def launch_warm(target: Target, run_id: str, *, not_before: float, idle_seconds:
             if conn is None:
                 raise ZygoteUnavailable("a new zygote ended at once", fix=_see_log(target))
             reply = _ask(conn, target.order(run_id, limit=start_timeout), start_timeout)
-    if reply.never or reply.stale:
-        raise ZygoteRefused(reply.never or f"code changes while it is loaded: {reply.stale}", fix=_see_log(target))
-    if reply.refused:
-        raise ZygoteUnavailable(reply.refused, fix=_see_log(target))
+    if reply.never:
+        raise ZygoteRefused(reply.never, fix=_see_log(target))
+    if reply.stale or reply.refused:
+        raise ZygoteUnavailable(reply.refused or f"{reply.stale} while it was loaded", fix=_see_log(target))
     return reply.pid
 
 
