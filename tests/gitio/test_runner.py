@@ -120,7 +120,7 @@ async def test_input_that_is_not_read_is_no_error_of_its_own(tmp_path: Path) -> 
 
 async def test_failures_say_what_git_said(tmp_path: Path) -> None:
     git = Git(bare(tmp_path / "x.git"))
-    with pytest.raises(GitFailed, match="(?i)not a valid object name"):
+    with pytest.raises(GitFailed, match="valid object name"):
         await git.run("cat-file", "-t", "nothing")
     with pytest.raises(RemoteNotFound):
         await git.run("ls-remote", str(tmp_path / "nowhere"))

@@ -22,6 +22,8 @@ _MAX_BRACKETS = 200
 """Nobody nests a ticket's fields deeply; a parser can be made to work long on such text."""
 _FENCE = re.compile(r"^(---|\.\.\.)[ \t]*$", re.MULTILINE)
 _FIELD = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:[ \t]*(.*)")
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+"""The one written in C where PyYAML was built with it: tens of times faster."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -124,7 +126,7 @@ def render(fields: Mapping[str, str | Sequence[str] | bool], body: str) -> bytes
 def _fields(header: str) -> dict[str, str | tuple[str, ...]]:
     try:
         # BaseLoader makes strings only: `yes`, `1.0` and dates stay what the person wrote.
-        loaded: object = yaml.load(header, Loader=yaml.BaseLoader)  # noqa: S506
+        loaded: object = yaml.load(header, Loader=_LOADER)  # noqa: S506
     except (yaml.YAMLError, RecursionError) as error:
         return _lines(header, error)
     if loaded is None or loaded == "":

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
 
-from atelier_dagster.factory.approval import Action, DecisionSource, HumanDecision, parse_command
+from atelier_dagster.factory.approval import Action, HumanDecision
 from atelier_dagster.factory.errors import AtelierError, InvalidInput, NotFound, Refused
 from atelier_dagster.factory.ticket import RepoRef
 from atelier_dagster.files import write_atomic
+from atelier_dagster.forges.local._decisions import read_decisions
 from atelier_dagster.forges.local._documents import Document, current_user, read_document, render
 from atelier_dagster.forges.local._init import TakenIn, take_in
 from atelier_dagster.forges.local._merge import Merger
-from atelier_dagster.forges.local._store import Note, Store, now, numbers
+from atelier_dagster.forges.local._store import Store, now, numbers
 from atelier_dagster.gitio import Git, branch_ref, change, check_commit, count_changed_files, read_file, root_entries
 from atelier_dagster.ports import Check, Comment, GitRemote, MergeAnswer, PullRequestState
 
@@ -172,13 +172,7 @@ class LocalForge:
 
     async def decisions(self, repo: RepoRef, number: int) -> Sequence[HumanDecision]:
         """Reviews, `/atelier` commands in comments, and decisions of `atelier approve|reject`, oldest first."""
-        found: list[tuple[datetime, str, HumanDecision]] = []
-        for kind, read in (("reviews", self._review), ("comments", self._command), ("decisions", self._cli)):
-            for note in self._store.notes(self._talk(repo, number, kind)):
-                decision = read(note)
-                if decision is not None:
-                    found.append((note.document.time("created"), decision.id, decision))
-        return [decision for _, _, decision in sorted(found, key=lambda item: item[:2])]
+        return read_decisions(self._store, self._pull(repo, number).with_suffix(""))
 
     async def merge(self, repo: RepoRef, number: int, *, head: str, message: str) -> MergeAnswer:
         """Merge if the head is still `head`; merged already with that head is success."""
@@ -273,39 +267,6 @@ class LocalForge:
     async def _changed_files(self, repo: RepoRef, document: Document, head: str) -> int:
         return await count_changed_files(self._git(repo), await self._base(repo, document), head) if head else 0
 
-    def _decision(self, note: Note, source: DecisionSource, action: Action, head: str, reason: str) -> HumanDecision:
-        comment = self._store.comment(note)
-        return HumanDecision(
-            source=source,
-            id=f"{source.value}-{note.id}",
-            actor=comment.author,
-            action=action,
-            head=head,
-            reason=reason,
-            comments=note.document.words("comments"),
-            may_decide=comment.author_may_write,
-            is_bot=comment.is_bot,
-        )
-
-    def _review(self, note: Note) -> HumanDecision | None:
-        return self._written(note, DecisionSource.REVIEW)
-
-    def _cli(self, note: Note) -> HumanDecision | None:
-        return self._written(note, DecisionSource.CLI)
-
-    def _written(self, note: Note, source: DecisionSource) -> HumanDecision | None:
-        document = note.document
-        action = _action(document.text("state"))
-        if action is None:
-            return None
-        return self._decision(note, source, action, document.text("commit"), document.body)
-
-    def _command(self, note: Note) -> HumanDecision | None:
-        command = parse_command(note.document.body)
-        if command is None or command.action == "retry":
-            return None
-        return self._decision(note, DecisionSource.COMMENT, command.action, command.sha, command.reason)
-
     async def _check_repository(self, repo: RepoRef) -> list[Check]:
         name = f"repository {repo}"
         try:
@@ -337,13 +298,6 @@ def _protection(path: Path, branch: str) -> str:
         if name in (branch, "*"):
             return reason.strip() or "no merges are allowed"
     return ""
-
-
-def _action(state: str) -> Action | None:
-    try:
-        return Action(state.strip().lower())
-    except ValueError:
-        return None
 
 
 def _line(text: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, cast
 from atelier_dagster.factory.errors import AtelierError
 from atelier_dagster.files import read_regular, write_atomic
 from atelier_dagster.forges.local._documents import MAX_BYTES
-from atelier_dagster.forges.local._store import numbers
+from atelier_dagster.forges.local._store import NUMBERED, reading
 
 _RACY_NS = 2_000_000_000
 """A file this young may change again without its status showing it (file systems' clocks are coarse)."""
@@ -78,10 +78,10 @@ def _load(path: Path) -> _Index:
 
 
 def _refresh(index: _Index, directory: Path) -> bool:
-    present = numbers(directory)
+    present = _statuses(directory)
     dirty = False
-    for number in present:
-        dirty |= _look(index, directory, number)
+    for number, status in present.items():
+        dirty |= _look(index, directory / f"{number}.md", number, status)
     for number in set(index.entries).difference(present):
         entry = index.entries[number]
         if not entry.gone:
@@ -91,14 +91,13 @@ def _refresh(index: _Index, directory: Path) -> bool:
     return _forget_oldest_gone(index) or dirty
 
 
-def _look(index: _Index, directory: Path, number: int) -> bool:
+def _look(index: _Index, path: Path, number: int, status: list[int]) -> bool:
     """Bring one entry up to date; True when the index must be written."""
     known = index.entries.get(number)
-    status = _status(directory / f"{number}.md") + _status(directory / str(number) / "comments")
     if known is not None and known.status == status and not known.racy:
         return False
-    racy = bool(status) and max(status) >= time.time_ns() - _RACY_NS
-    digest = _digest(directory / f"{number}.md", status[4:])
+    racy = max(status) >= time.time_ns() - _RACY_NS
+    digest = _digest(path, status[4:])
     if known is not None and not known.gone and known.digest == digest:
         if known.status == status and known.racy == racy:
             return False
@@ -109,9 +108,22 @@ def _look(index: _Index, directory: Path, number: int) -> bool:
     return True
 
 
-def _status(path: Path) -> list[int]:
+def _statuses(directory: Path) -> dict[int, list[int]]:
+    """Of every ticket, with that of its comments' directory behind it where there is one. Raises `Unavailable`."""
+    files: dict[int, list[int]] = {}
+    talks: dict[int, list[int]] = {}
+    with reading(directory), os.scandir(directory) as entries:
+        for entry in entries:
+            if match := NUMBERED.fullmatch(entry.name):
+                files[int(match[1])] = _status(entry.path)
+            elif entry.name.isdecimal() and entry.name.isascii():
+                talks[int(entry.name)] = _status(f"{entry.path}/comments")
+    return {number: status + talks.get(number, []) for number, status in files.items() if status}
+
+
+def _status(path: str) -> list[int]:
     try:
-        status = path.lstat()
+        status = os.lstat(path)
     except OSError:
         return []
     return [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]

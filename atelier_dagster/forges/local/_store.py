@@ -75,7 +75,7 @@ class Store:
         if not self.root.exists():
             return []
         found: list[RepoRef] = []
-        with _reading(self.root):
+        with reading(self.root):
             for path in _walk(self.root, _MAX_DEPTH):
                 parts = path.relative_to(self.root).parts
                 with contextlib.suppress(InvalidInput):
@@ -127,7 +127,7 @@ class Store:
             return []
         found: list[Note] = []
         errors: list[AtelierError] = []
-        with _reading(directory):
+        with reading(directory):
             names = sorted(path.name for path in directory.iterdir() if _is_note(path.name))
         for name in names[:_MAX_NOTES]:
             try:
@@ -196,7 +196,7 @@ def numbers(directory: Path) -> list[int]:
     """Numbers of the files `<n>.md`. Raises `Unavailable`."""
     if not directory.is_dir():
         return []
-    with _reading(directory):
+    with reading(directory):
         return sorted(int(match[1]) for path in directory.iterdir() if (match := NUMBERED.fullmatch(path.name)))
 
 
@@ -215,7 +215,8 @@ def _walk(directory: Path, depth: int) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Generator[None]:
+def reading(path: Path) -> Generator[None]:
+    """What the system says of a directory that cannot be read becomes `Unavailable`: never an empty answer."""
     try:
         yield
     except OSError as error:
