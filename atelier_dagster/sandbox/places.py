@@ -83,6 +83,14 @@ class Places:
         return int(text) if text.isdigit() else None
 
 
+def same_file(fd: int, path: Path) -> bool:
+    """Whether an open file is still the one of that path."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 @contextlib.contextmanager
 def short_path(path: Path) -> Generator[str]:
     """A name for a socket that fits into the 108 bytes of its address, however deep the directory is."""

@@ -32,6 +32,7 @@ START_LIMIT = 30.0
 MAX_RUNNING = 64
 """Commands at the same time."""
 NOBODY = 65534
+DIRECTORY_INTERVAL = 3.0
 GONE = "the sandbox ended while the command ran"
 
 
@@ -143,10 +144,18 @@ class Supervisor:
         self._spawn(self._provision())
         self._spawn(bounds.watch_processes(self.runner, self.config.bounds))
         self._spawn(bounds.watch_disk(self.runner, self.config.bounds.disk_mib, self.places.writable))
+        self._spawn(self._watch_directory())
         await self._stop.wait()
         server.close()
-        self._save_state()
+        if self.places.root.exists():
+            self._save_state()
         receiving.cancel()
+
+    async def _watch_directory(self) -> None:
+        """End when the workshop's directory was removed by hand: nobody could ask for this process any more."""
+        while places.same_file(self._lock.fileno(), self.places.lock):  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(DIRECTORY_INTERVAL)
+        self._stop.set()
 
     def _on_event(self, event: Message) -> None:
         self.runner.on_event(event)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -234,6 +235,19 @@ async def test_nothing_runs_after_deletion(local: LocalWorkshops, source: RepoSo
     listing = host_processes()
     assert "sleep 87654" not in listing
     assert str(tmp_path) not in listing
+
+
+async def test_a_supervisor_ends_when_its_directory_is_removed_by_hand(
+    local: LocalWorkshops, source: RepoSource, tmp_path: Path
+) -> None:
+    await ready(local, spec_for(source))
+    pid = places(tmp_path).supervisor_pid()
+    shutil.rmtree(places(tmp_path).root)
+
+    async def ended() -> bool:
+        return not Path(f"/proc/{pid}").exists()
+
+    await until(ended)
 
 
 # --------------------------------------------------------------------------------------------------- secrets
