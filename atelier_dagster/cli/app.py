@@ -25,10 +25,13 @@ app = typer.Typer(
     help="Turns tickets into merged, verified changes, and keeps the proof in Dagster.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich takes longer to import than everything else that --help needs
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-ticket_app = typer.Typer(cls=_Group, help="Tickets of the local tracker.", no_args_is_help=True)
-audit_app = typer.Typer(cls=_Group, help="The chain of evidence of a ticket.", no_args_is_help=True)
+ticket_app = typer.Typer(cls=_Group, help="Tickets of the local tracker.", no_args_is_help=True, rich_markup_mode=None)
+audit_app = typer.Typer(
+    cls=_Group, help="The chain of evidence of a ticket.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(ticket_app, name="ticket")
 app.add_typer(audit_app, name="audit")
 

@@ -13,7 +13,6 @@ from atelier_dagster.cli.demo.journey import Journey, Made, RunSeen
 from atelier_dagster.cli.standing import verdict_word
 from atelier_dagster.factory.budgets import Policy
 from atelier_dagster.factory.change import DiffStat, Integration, Outcome, PullRequest, QaReport
-from atelier_dagster.factory.lineage import ASSETS
 from atelier_dagster.factory.plan import ArchitectureReview, Plan
 from atelier_dagster.factory.routing import next_step
 from atelier_dagster.factory.verdict import Review
@@ -40,36 +39,47 @@ class Watcher:
         self._policy = policy
         self._journeys = {journey.key.partition: journey for journey in journeys}
         self._readers = {name: HistoryReader(instance, store, name) for name in self._journeys}
-        self._cursors: dict[str, int] = {}
+        self._cursors: dict[str, str] = {}
+        self._read: set[str] = set()
+        """Runs that had ended when their events were last read."""
 
     async def look(self) -> Sequence[tuple[Journey, Made | RunSeen]]:
         """Take in what is new; returns it, oldest first."""
-        made = await self._materializations()
         changed = self._runs()
+        made = await self._materializations()
         for partition in {j.key.partition for j, _ in [*made, *changed]}:
             await self._route(self._journeys[partition])
         return [*made, *changed]
 
     async def _materializations(self) -> list[tuple[Journey, Made]]:
+        """Of runs that go on, or have ended since the last look: one query each."""
         found: list[tuple[Journey, Made]] = []
-        for asset in ASSETS:
-            filters = dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), after_storage_id=self._cursors.get(asset))
-            for record in self._instance.fetch_materializations(filters, limit=_PER_LOOK, ascending=True).records:
-                self._cursors[asset] = record.storage_id
-                if made := await self._made(asset, record):
-                    made[0].made.append(made[1])
-                    found.append(made)
+        for journey in self._journeys.values():
+            for run in journey.runs.values():
+                if run.run_id not in self._read:
+                    found += await self._of_run(journey, run)
         return sorted(found, key=lambda each: each[1].at)
 
-    async def _made(self, asset: str, record: dg.EventLogRecord) -> tuple[Journey, Made] | None:
+    async def _of_run(self, journey: Journey, run: RunSeen) -> list[tuple[Journey, Made]]:
+        page = self._instance.get_records_for_run(
+            run.run_id, self._cursors.get(run.run_id), dg.DagsterEventType.ASSET_MATERIALIZATION, _PER_LOOK
+        )
+        self._cursors[run.run_id] = page.cursor
+        if run.status != "active" and not page.has_more:
+            self._read.add(run.run_id)
+        made = [await self._made(journey, record) for record in page.records]
+        journey.made += [each for each in made if each]
+        return [(journey, each) for each in made if each]
+
+    async def _made(self, journey: Journey, record: dg.EventLogRecord) -> Made | None:
         event = record.asset_materialization
-        journey = self._journeys.get(event.partition or "") if event else None
         sha = (event.tags or {}).get(tags.DATA_VERSION, "") if event else ""
-        if event is None or journey is None or len(sha) != 64:
+        if event is None or event.partition != journey.key.partition or len(sha) != 64:
             return None
+        asset = event.asset_key.path[-1]
         artifact = await self._store.get(journey.key.partition, asset, sha)
         metadata = event.metadata
-        return journey, Made(
+        return Made(
             asset=asset,
             sha256=sha,
             run_id=record.run_id,
