@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier_dagster.factory.errors import InvalidInput, NotFound, TimedOut, Unavailable, WorkshopFailed
-from atelier_dagster.network.hosts import REGISTRIES, valid_pattern
+from atelier_dagster.network.hosts import REGISTRIES
 from atelier_dagster.network.log import read_log
 from atelier_dagster.ports import (
     Check,
@@ -37,17 +36,23 @@ from atelier_dagster.sandbox.config import (
     SupervisorConfig,
     UpstreamConfig,
 )
-from atelier_dagster.sandbox.frames import MAX_BLOB, Message
+from atelier_dagster.sandbox.frames import Message
 from atelier_dagster.sandbox.places import Places, read_state, remove_tree, write_atomically
 from atelier_dagster.workshops import _client
+from atelier_dagster.workshops._requests import (
+    exec_message,
+    result,
+    validate,
+    validate_exec,
+    validate_name,
+    validate_size,
+)
 
 logger = logging.getLogger(__name__)
 
 UID_RANGE = (400_000, 465_535)
 """Host users of workshops when started as root: one each, below no other's."""
 NOBODY = 65534
-NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-COMMIT = re.compile(r"|[0-9a-f]{40}|[0-9a-f]{64}")
 REVIVALS = 3
 ASLEEP = "its supervisor is not running; it starts again when the workshop is used"
 NO_SANDBOX_FIX = (
@@ -92,7 +97,7 @@ class LocalWorkshops:
 
     async def create(self, spec: WorkshopSpec) -> WorkshopStatus:
         """See `ports.Workshops.create`. Raises `InvalidInput`, `WorkshopFailed` (code SANDBOX_UNAVAILABLE)."""
-        _validate(spec)
+        validate(spec)
         async with self._lock(spec.name):
             places = self._places(spec.name)
             state = read_state(places.state)
@@ -159,7 +164,7 @@ class LocalWorkshops:
 
     async def delete(self, name: str) -> None:
         """See `ports.Workshops.delete`."""
-        _validate_name(name)
+        validate_name(name)
         if not self._root.exists():
             return
         async with self._lock(name):
@@ -182,15 +187,15 @@ class LocalWorkshops:
 
     async def stream(self, name: str, request: ExecRequest) -> AsyncIterator[ExecEvent]:
         """See `ports.Workshops.stream`. What is dropped for `output_limit` is missing here as well."""
-        _validate_exec(request)
+        validate_exec(request)
         sent = {"stdout": 0, "stderr": 0}
         for _ in range(REVIVALS):
             streams = {"stdout": bytearray(), "stderr": bytearray()}
             places = await self._alive(name)
             try:
-                async for reply, data in _client.converse(places, _exec_message(request), request.stdin):
+                async for reply, data in _client.converse(places, exec_message(request), request.stdin):
                     if reply["event"] == "exit":
-                        yield ExecEvent("exit", result=_result(request.id, reply["outcome"], streams))
+                        yield ExecEvent("exit", result=result(request.id, reply["outcome"], streams))
                         return
                     stream = reply["event"]
                     streams[stream] += data
@@ -212,7 +217,7 @@ class LocalWorkshops:
         """See `ports.Workshops.put_file`. Raises `InvalidInput` for a path that leaves the home directory."""
         if path.startswith("/"):
             raise InvalidInput(f"{path!r} is not relative to the workshop's home")
-        _validate_size(data)
+        validate_size(data)
         await self._ask(name, {"op": "put", "path": path}, data)
 
     async def get_file(self, name: str, path: str, limit: int) -> bytes:
@@ -275,7 +280,7 @@ class LocalWorkshops:
     # ------------------------------------------------------------------------------------------------ internals
 
     def _places(self, name: str) -> Places:
-        _validate_name(name)
+        validate_name(name)
         return Places(self._root / name, inside=not self._unsafe)
 
     def _lock(self, name: str) -> Any:
@@ -392,58 +397,3 @@ class LocalWorkshops:
             reason=reply["reason"],
             created_at=datetime.fromisoformat(values["created_at"]),
         )
-
-
-def _validate_name(name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise InvalidInput(
-            f"{name!r} is no workshop name", fix="use a DNS label: a-z, 0-9 and -, at most 63 characters"
-        )
-
-
-def _validate(spec: WorkshopSpec) -> None:
-    _validate_name(spec.name)
-    if not COMMIT.fullmatch(spec.source.commit):
-        raise InvalidInput(f"{spec.source.commit!r} is no full commit id")
-    for pattern in spec.egress:
-        if not valid_pattern(pattern):
-            raise InvalidInput(f"{pattern!r} is no host", fix="name a host, or *.domain")
-
-
-def _validate_exec(request: ExecRequest) -> None:
-    if not request.id or len(request.id) > 500:
-        raise InvalidInput("a command needs an id of at most 500 characters")
-    _validate_size(request.stdin)
-    texts = [*request.argv, *request.env, *request.env.values(), request.cwd]
-    if not request.argv or any("\0" in text for text in texts) or any("=" in name for name in request.env):
-        raise InvalidInput(f"command {request.id!r} has no argv, or a NUL or = where none can be")
-
-
-def _validate_size(data: bytes) -> None:
-    if len(data) > MAX_BLOB:
-        raise InvalidInput(f"{len(data)} bytes are too many at once", fix=f"give at most {MAX_BLOB} bytes")
-
-
-def _exec_message(request: ExecRequest) -> Message:
-    return {
-        "op": "exec",
-        "exec": request.id,
-        "argv": list(request.argv),
-        "env": dict(request.env),
-        "cwd": request.cwd,
-        "timeout": request.timeout,
-        "output_limit": request.output_limit,
-    }
-
-
-def _result(exec_id: str, outcome: dict[str, Any], streams: dict[str, bytearray]) -> ExecResult:
-    return ExecResult(
-        id=exec_id,
-        exit_code=outcome["exit_code"],
-        stdout=bytes(streams["stdout"]),
-        stderr=bytes(streams["stderr"]),
-        timed_out=outcome["timed_out"],
-        truncated=outcome["truncated"],
-        duration=outcome["duration"],
-        reason=outcome["reason"],
-    )
