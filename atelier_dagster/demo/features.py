@@ -312,6 +312,6 @@ FEATURES: tuple[Feature, ...] = (
         criteria=("GET /statistics answers 200 with the number of books", "It counts them by first letter"),
         tasks=_route("statistics", "Count books by letter"),
         solution="statistics",
-        checks=(_BOOK, _check("books are counted", "GET", "/statistics", 200, body='"D": 1')),
+        checks=(_BOOK, _check("books are counted", "GET", "/statistics", 200, body=r'"D": \d')),
     ),
 )

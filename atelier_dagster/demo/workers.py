@@ -14,8 +14,8 @@ from atelier_dagster.demo.conversation import Conversation, Reply, ToolCall, Too
 from atelier_dagster.demo.features import Edit, Feature, recognise
 
 SURVEY = (
-    'pwd; git log --oneline -5 2>&1; git ls-files --cached --others --exclude-standard | head -n 60 | while IFS= read -r file; do echo "=== $file"; '
-    'head -c 8000 "$file"; echo; done; echo "=== end"'
+    "pwd; git log --oneline -5 2>&1; git ls-files --cached --others --exclude-standard | head -n 60 | "
+    'while IFS= read -r file; do echo "=== $file"; head -c 8000 "$file"; echo; done; echo "=== end"'
 )
 TESTS = 'if [ -f .devcontainer/test.sh ]; then sh .devcontainer/test.sh 2>&1 | tail -n 40; else echo "no tests"; fi'
 _TRIES = 2
