@@ -24,7 +24,7 @@ ANALYST = [
     {"role": "system", "content": "You are the analyst of a software team. Answer in JSON."},
     {"role": "user", "content": "Title: Search\n\nSearch books by title."},
 ]
-TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}
 DEVELOPER = [{"role": "user", "content": "You are the developer of a software team. Search books by title."}]
 
 
@@ -44,31 +44,30 @@ def post(server: ModelServer, **body: Any) -> httpx.Response:
     return httpx.post(f"{server.url}/chat/completions", json=body, timeout=20, trust_env=False)
 
 
+def create(client: OpenAI, **asked: Any) -> Any:
+    """A completion, whichever of the client's many overloads it takes."""
+    untyped: Any = client
+    return untyped.chat.completions.create(model="any", **asked)
+
+
 def test_answers_are_the_same_streamed_or_not(client: OpenAI) -> None:
-    whole = client.chat.completions.create(model="any", messages=ANALYST)  # type: ignore[arg-type]
-    stream = client.chat.completions.create(
-        model="any",
-        messages=ANALYST,  # type: ignore[arg-type]
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    chunks = list(stream)
+    whole = create(client, messages=ANALYST)
+    chunks: list[Any] = list(create(client, messages=ANALYST, stream=True, stream_options={"include_usage": True}))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == (whole.choices[0].message.content or "")
     assert chunks[-1].usage == whole.usage
-    assert whole.usage is not None
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
     assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == whole.choices[0].finish_reason == "stop"
 
 
 def test_tool_calls_are_the_same_streamed_or_not(client: OpenAI) -> None:
-    asked: dict[str, Any] = {"model": "any", "messages": DEVELOPER, "tools": [TOOL]}
-    whole: Any = client.chat.completions.create(**asked)
+    whole = create(client, messages=DEVELOPER, tools=[TOOL])
     (call,) = whole.choices[0].message.tool_calls
-    chunks: list[Any] = list(client.chat.completions.create(**asked, stream=True))
-    deltas = [d for chunk in chunks for choice in chunk.choices for d in (choice.delta.tool_calls or [])]
-    assert deltas[0].function.name == call.function.name
-    assert "".join(d.function.arguments or "" for d in deltas) == call.function.arguments
+    chunks: list[Any] = list(create(client, messages=DEVELOPER, tools=[TOOL], stream=True))
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    deltas = [delta.function for choice in choices for delta in choice.delta.tool_calls or ()]
+    assert deltas[0].name == call.function.name
+    assert "".join(delta.arguments or "" for delta in deltas) == call.function.arguments
     assert whole.choices[0].finish_reason == "tool_calls"
 
 
