@@ -21,6 +21,8 @@ from atelier_dagster.orchestration.client import DagsterClient
 from atelier_dagster.ports import Check, Preflight
 from atelier_dagster.settings import Settings, load_settings
 
+Part = Callable[[], Awaitable[Sequence[Check]]]
+
 _LIMIT_SECONDS = 30.0
 _COMMAND_SECONDS = 10.0
 _OLDEST_GIT = (2, 34)
@@ -67,19 +69,19 @@ def _as_json(check: Check) -> dict[str, Any]:
 
 async def examine(settings: Settings, limit: float = _LIMIT_SECONDS) -> Sequence[Check]:
     """Every check, all at once, each part within `limit` seconds; a part that hangs or breaks is one failed check."""
-    parts: list[tuple[str, Callable[[], Awaitable[Sequence[Check]]]]] = [
+    parts: list[tuple[str, Part]] = [
         ("python", _python),
         ("git", _git),
         ("node", _node),
-        ("home", lambda: _home(settings)),
+        ("home", lambda: check_home(settings)),
         ("webserver", lambda: _webserver(settings)),
     ]
-    parts += await asyncio.to_thread(_configured, settings)
+    parts += await asyncio.to_thread(configured, settings)
     answers = await asyncio.gather(*(_within(name, part, limit) for name, part in parts))
     return list(_once(check for answer in answers for check in answer))
 
 
-async def _within(name: str, part: Callable[[], Awaitable[Sequence[Check]]], limit: float) -> Sequence[Check]:
+async def _within(name: str, part: Part, limit: float) -> Sequence[Check]:
     try:
         async with asyncio.timeout(limit):
             return await part()
@@ -99,7 +101,7 @@ def _once(checks: Any) -> Sequence[Check]:
 # ------------------------------------------------------------------------------------------- what is configured
 
 
-def _configured(settings: Settings) -> list[tuple[str, Callable[[], Awaitable[Sequence[Check]]]]]:
+def configured(settings: Settings) -> list[tuple[str, Part]]:
     """The preflight of every resource, from the one place that wires them."""
     import dagster as dg
 
@@ -118,7 +120,7 @@ def _configured(settings: Settings) -> list[tuple[str, Callable[[], Awaitable[Se
         return [(name, _preflight(make)) for name, make in made]
 
 
-def _preflight(make: Callable[[], Preflight | None]) -> Callable[[], Awaitable[Sequence[Check]]]:
+def _preflight(make: Callable[[], Preflight | None]) -> Part:
     async def ask() -> Sequence[Check]:
         adapter = make()
         return () if adapter is None else await adapter.preflight()
@@ -169,7 +171,7 @@ async def _program(name: str, oldest: tuple[int, int], fix: str, *, required: bo
     )
 
 
-async def _home(settings: Settings) -> Sequence[Check]:
+async def check_home(settings: Settings) -> Sequence[Check]:
     """Whether the home can be written. It is made if need be, and nothing else is."""
     home = settings.home.resolve()
     probe = home / f".probe-{secrets.token_hex(4)}"

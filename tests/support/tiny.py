@@ -32,7 +32,10 @@ TINY = textwrap.dedent(
 
     def job(name, *assets):
         return dg.define_asset_job(
-            name, selection=dg.AssetSelection.assets(*assets), partitions_def=tickets, executor_def=dg.in_process_executor
+            name,
+            selection=dg.AssetSelection.assets(*assets),
+            partitions_def=tickets,
+            executor_def=dg.in_process_executor,
         )
 
 
