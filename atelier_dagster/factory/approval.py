@@ -85,12 +85,13 @@ def judge(
     """Whether a decision counts.
 
     `approvers` are those configured to decide; others may where the source says so. `equivalent_heads` are earlier
-    heads of this pull request with the very same diff. `head_now` is the forge's head ("" where it cannot be told).
+    heads of this pull request with the very same diff. `head_now` is the forge's head ("" where it cannot be told);
+    where it moved only a rejection counts.
     """
     allowed = not (why := _not_allowed(decision, approvers, bot, allow_ui))
-    moved = head_now not in ("", pull_request.head)
+    moved = head_now not in ("", pull_request.head) and decision.action is not Action.REJECT
     why = why or (f"the pull request's head is now {head_now}, which nobody tested" if moved else "")
-    why = why or _wrong_head(decision, equivalent_heads | {pull_request.head})
+    why = why or _wrong_head(decision, equivalent_heads | {pull_request.head, head_now or pull_request.head})
     return Approval(
         decision=decision,
         counts=not why,

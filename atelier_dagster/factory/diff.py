@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 from atelier_dagster.factory.errors import InvalidInput
 from atelier_dagster.factory.ticket import Frozen
@@ -116,7 +117,7 @@ def _matches(path: str, pattern: str) -> bool:
 def _sections(diff_text: str) -> Iterator[str]:
     """The diff file by file. Lines of content never start like a header: git puts a sign before each."""
     starts = [match.start() for match in re.finditer(r"^diff --git ", diff_text, re.MULTILINE)]
-    for start, end in zip(starts, [*starts[1:], len(diff_text)], strict=True):
+    for start, end in pairwise([*starts, len(diff_text)]):
         yield diff_text[start:end]
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "missing",
     "next_step",
     "planning_start",
+    "resume_step",
     "review_gate_ruling",
     "tests_gate",
 ]
@@ -90,10 +91,34 @@ Step = Annotated[RunStep | WaitStep | DoneStep, Field(discriminator="step")]
 
 def next_step(history: History, policy: Policy) -> RunStep | WaitStep | DoneStep:
     """What follows. The first route that applies is taken; then failures slow it down or stop it."""
+    return _paced(history, policy, _routed(history, policy))
+
+
+def resume_step(history: History, policy: Policy) -> RunStep | WaitStep | DoneStep:
+    """What follows when a person says "go on": earlier failures neither delay nor stop it."""
+    step = _routed(history, policy)
+    stopped = _needs_human(history.runs[-1]) if history.runs and isinstance(step, RunStep) else None
+    if stopped and stopped.kind is WaitKind.NOTHING_CHANGED:
+        return _deliver(delivery_from("workshops"), "the agents are asked again")
+    if isinstance(step, WaitStep) and step.kind is WaitKind.MERGE_REFUSED:
+        return _merge_again(history)
+    return step
+
+
+def _merge_again(history: History) -> RunStep:
+    """What a person's "go on" means for a refused merge: the forge is asked again, or the change brought up to date."""
+    merge = history.value("merge", Merge)
+    if merge and merge.refusal is RefusalKind.FORGE:
+        return RunStep(job="release", assets=JOBS["release"][1:], reason="the forge is asked again")
+    return _deliver(delivery_from("integration"), "the change is brought up to date again")
+
+
+def _routed(history: History, policy: Policy) -> RunStep | WaitStep | DoneStep:
     for route in ROUTES:
         if step := route(history, policy):
-            return _paced(history, policy, _interrupted(history, step) or step)
-    return _paced(history, policy, _deliver(missing(history, "deliver"), "the delivery goes on with what is missing"))
+            return _interrupted(history, step) or step
+    step = _deliver(missing(history, "deliver"), "the delivery goes on with what is missing")
+    return _interrupted(history, step) or step
 
 
 # ------------------------------------------------------------------------------------------------- the routes
@@ -118,7 +143,8 @@ def _merged(history: History, _: Policy) -> RunStep | None:
     if merge is None or not merge.merged:
         return None
     if history.current("qa_report") is None:
-        return RunStep(job="release", assets=missing(history, "release"), reason="merged: QA follows")
+        assets = tuple(asset for asset in ("knowledge", "qa_report") if history.current(asset) is None)
+        return RunStep(job="release", assets=assets, reason="merged: QA follows")
     return RunStep(job="close", assets=JOBS["close"], reason="merged and examined by QA")
 
 

@@ -1,6 +1,7 @@
 """Scopes: gitignore-style globs of the paths a task may change, and whether two can meet. Not here: plans.
 
 `*`, `?` and `**` are special. Brackets are not: routers name files `[id].tsx`, and a plan that names one means it.
+A plain name (`src/`, `README.md`) is the one at the root; a pattern without a slash (`*.py`) holds at any depth.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LONGEST = 512
 
 def normalized(glob: str) -> str:
     """A glob in one spelling: no `./`, no doubled slashes, `.` as `**`. What it matches stays the same."""
-    anchored = glob.strip().startswith(("/", "./"))
+    anchored = glob.strip().startswith(("/", "./")) or not set(glob) & set("*?")
     parts = [part for part in glob.strip().split("/") if part not in ("", ".")]
     if not parts:
         return _ANY
