@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-# ruff: noqa: TID251 - the launcher is Dagster's, and so is what it launches
 import importlib
 import inspect
 import json
