@@ -24,7 +24,8 @@ _GUARD = f"{_CONFIG_HOME}/opencode/guard.js"
 _START = ".agent/start.sh"
 _OLDEST = (1, 18)
 _INSTALL = "run `python3 bootstrap.py setup`, or set ATELIER_OPENCODE to the program of an installed OpenCode"
-_OPTIONS = ("--auto", "--format", "json")
+# With a title given, no model is paid to invent one.
+_OPTIONS = ("--auto", "--format", "json", "--title", "Atelier")
 _SWITCHES = (
     # A repository's own agent configuration is not trusted: opencode.json, .opencode/, AGENTS.md, CLAUDE.md, skills.
     "OPENCODE_DISABLE_PROJECT_CONFIG",
