@@ -167,7 +167,7 @@ async def merge(
     return Made(Merge(merged=False, head=opened.head, refusal=refusal, reason=answer.reason))
 
 
-@journey_asset(kinds={"lancedb"}, gate=True, reads={"merged": "merge"})
+@journey_asset(kinds={"lancedb"}, gate=True, reads={"merged": "merge"}, priority=-1)  # people wait for QA
 async def knowledge(
     context: dg.AssetExecutionContext,
     ticket: Artifact[Ticket],

@@ -33,6 +33,8 @@ async def ticket(
     history = await read_history(context, artifacts.store())
     cycle = int(context.run.tags.get(tags.CYCLE, history.cycle or 1))
     issue = await tracker.tracker().get_issue(key)
+    if tags.BY_HAND in context.run.tags and not (issue.is_open and policy.label in issue.labels):
+        await tracker.tracker().claim_issue(key, policy.label)
     earlier = history.latest("ticket") if history.cycle == cycle else None
     base = earlier.artifact.value if earlier else await _base(forge.forge(), key)
     value = Ticket(

@@ -106,7 +106,9 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None, settings: Se
     if unknown:
         raise KeyError(f"no such resource: {', '.join(sorted(unknown))}")
     return dg.Definitions(
-        assets=dg.load_assets_from_modules([intake, planning, building, reviewing, delivery, validation]),
+        assets=dg.load_assets_from_modules(  # pyright: ignore[reportUnknownMemberType]
+            [intake, planning, building, reviewing, delivery, validation]
+        ),
         jobs=build_jobs(),
         sensors=[intake_sensor, progress, approval_watch, housekeeping],
         resources={**resources, **(resource_overrides or {})},

@@ -92,6 +92,10 @@ class Tracker(Preflight, Protocol):
         """Post a comment, or edit our own that has the same `marker`: called twice, there is one comment."""
         ...
 
+    async def claim_issue(self, key: TicketKey, label: str) -> None:
+        """Make the ticket open and labelled, as one that is worked on; fine when it is already."""
+        ...
+
     async def close_issue(self, key: TicketKey) -> None:
         """Close the ticket; closing a closed one is fine."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import dagster as dg
 from pydantic import PrivateAttr
@@ -49,4 +49,4 @@ class ArtifactsResource(dg.ConfigurableResource[Any]):
             aws_access_key_id=self.access_key_id or None,
             aws_secret_access_key=self.secret_access_key or None,
         )
-        return cast(Any, resource.get_client())
+        return resource.get_client()

@@ -22,4 +22,6 @@ class KnowledgeResource(dg.ConfigurableResource[Any]):
         """The index, or None when it is off."""
         if not self.enabled:
             return None
-        return LanceKnowledge(self.uri, self.llm.gateway() if self.llm.embedding_model else None)
+        if not self.llm.embedding_model:
+            return LanceKnowledge(self.uri)
+        return LanceKnowledge(self.uri, self.llm.gateway().embed, self.llm.embedding_model)

@@ -17,7 +17,8 @@ from atelier_dagster.orchestration import tags
 from atelier_dagster.orchestration.decisions import plan_approver
 from atelier_dagster.orchestration.history import HistoryReader, active_runs
 from atelier_dagster.orchestration.jobs import DELIVER, RELEASE, build_jobs
-from atelier_dagster.orchestration.launch import release_request, run_request
+from atelier_dagster.orchestration.launch import order_request, release_request
+from atelier_dagster.orchestration.orders import step_order
 from atelier_dagster.orchestration.watch import News, materialized_since
 from resources.artifacts import ArtifactsResource
 from resources.forge import ForgeResource
@@ -29,7 +30,7 @@ _SEEN = 50
 """Decisions remembered for each pull request."""
 
 
-@dg.sensor(
+@dg.sensor(  # pyright: ignore[reportUnknownMemberType]
     name="approval_watch",
     jobs=build_jobs(),
     minimum_interval_seconds=3,
@@ -140,4 +141,4 @@ class Watch:
         waiting["seen"] = [*waiting["seen"], "approved"]
         assets = JOBS[DELIVER][JOBS[DELIVER].index("approved_plan") :]
         step = RunStep(job=DELIVER, assets=assets, reason=f"the plan was approved by {who}")
-        return [run_request(step, partition, f"plan:{partition}:{waiting['sha']}")]
+        return [order_request(step_order(step, partition), f"plan:{partition}:{waiting['sha']}")]

@@ -26,7 +26,7 @@ from sensors import _cursor
 _TICKETS_PER_TICK = 25
 
 
-@dg.sensor(
+@dg.sensor(  # pyright: ignore[reportUnknownMemberType]
     name="housekeeping",
     jobs=build_jobs(),
     minimum_interval_seconds=60,

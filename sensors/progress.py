@@ -30,7 +30,7 @@ _PER_TICK = 100
 """Ended runs of each state that one tick takes up."""
 
 
-@dg.sensor(
+@dg.sensor(  # pyright: ignore[reportUnknownMemberType]
     name="progress",
     jobs=build_jobs(),
     minimum_interval_seconds=3,
@@ -64,7 +64,7 @@ def _ended_since(context: dg.SensorEvaluationContext, fields: dict[str, Any]) ->
         if page.records:
             fields[kind.value] = page.cursor
         run_ids += [record.run_id for record in page.records]
-    runs = context.instance.get_runs(dg.RunsFilter(run_ids=run_ids)) if run_ids else []
+    runs: Sequence[dg.DagsterRun] = context.instance.get_runs(dg.RunsFilter(run_ids=run_ids)) if run_ids else ()
     return [run for run in runs if tags.PARTITION in run.tags]
 
 

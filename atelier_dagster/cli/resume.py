@@ -1,4 +1,4 @@
-"""Which run a ticket gets when a person says that it goes on. Reads the history; launching is `submit`'s."""
+"""Which run `atelier submit` launches for a ticket that is known. Reads the history; launching is `submit`'s."""
 
 from __future__ import annotations
 
@@ -6,28 +6,12 @@ import asyncio
 
 from atelier_dagster.cli import workbench
 from atelier_dagster.cli.standing import open_instance, read_history
-from atelier_dagster.factory.budgets import Policy
-from atelier_dagster.factory.lineage import History
-from atelier_dagster.factory.routing import (
-    DoneStep,
-    RunStep,
-    Step,
-    WaitKind,
-    WaitStep,
-    delivery_from,
-    missing,
-    next_step,
-)
+from atelier_dagster.factory.routing import RunStep
 from atelier_dagster.factory.ticket import TicketKey
-from atelier_dagster.orchestration import tags
+from atelier_dagster.orchestration.by_hand import order_for, step_by_hand
 from atelier_dagster.orchestration.launch import last_decision, repeated_tags
-from atelier_dagster.orchestration.orders import RunOrder, deliver_order, step_order
+from atelier_dagster.orchestration.orders import RunOrder
 from atelier_dagster.settings import Settings
-
-BY_HAND = "submitted by hand"
-_STOPPED_BY_RUNS = {WaitKind.CANCELLED, WaitKind.FAILURES, WaitKind.BUDGET, WaitKind.NOTHING_CHANGED}
-"""Waits that the last runs are the reason for: a person who submits has seen them."""
-_DECISIONS = {WaitKind.APPROVAL, WaitKind.DECISION_REFUSED}
 
 
 def resume_order(settings: Settings, key: TicketKey) -> RunOrder | None:
@@ -37,44 +21,3 @@ def resume_order(settings: Settings, key: TicketKey) -> RunOrder | None:
         step = step_by_hand(history, settings.policy)
         extra = repeated_tags(instance, step) if isinstance(step, RunStep) else {}
         return order_for(step, history, last_decision(instance, key.partition), extra)
-
-
-def step_by_hand(history: History, policy: Policy) -> Step:
-    """What follows when neither back-off nor the count of failures holds the ticket. Pure."""
-    step = next_step(history, policy.model_copy(update={"max_failures": 1_000_000, "backoff_seconds": ()}))
-    if not isinstance(step, WaitStep) or step.kind not in _STOPPED_BY_RUNS:
-        return step
-    if step.kind is WaitKind.NOTHING_CHANGED:
-        return RunStep(job="deliver", assets=delivery_from("workshops"), reason=BY_HAND)
-    return next_step(history.model_copy(update={"runs": ()}), policy)
-
-
-def order_for(step: Step, history: History, decision: str, extra: dict[str, str] | None = None) -> RunOrder | None:
-    """The order that a step becomes when a person asks for it. Pure."""
-    partition = history.ticket
-    match step:
-        case DoneStep():
-            return deliver_order(partition, history.cycle + 1, f"{BY_HAND}: the next cycle")
-        case RunStep():
-            if "approval" in step.assets and not decision:
-                return None
-            return step_order(step, partition, decision=decision, extra={**_marks(step, history), **(extra or {})})
-        case WaitStep(kind=WaitKind.NOT_STARTED):
-            return deliver_order(partition, 1, BY_HAND)
-        case WaitStep(kind=WaitKind.MERGE_REFUSED):
-            again = RunStep(job="release", assets=("merge", "knowledge", "qa_report"), reason=f"{BY_HAND}: merge again")
-            return step_order(again, partition)
-        case WaitStep() if step.kind in _DECISIONS:
-            return None
-        case WaitStep():
-            rest = RunStep(job="deliver", assets=missing(history, "deliver"), reason=BY_HAND)
-            return step_order(rest, partition) if rest.assets else None
-
-
-def _marks(step: RunStep, history: History) -> dict[str, str]:
-    """What a run is told besides its assets: the cycle of a ticket read again, the pull request decided about."""
-    marks = {tags.CYCLE: str(history.cycle)} if "ticket" in step.assets and history.cycle else {}
-    pull_request = history.current("pull_request")
-    if "approval" in step.assets and pull_request:
-        marks[tags.SUBJECT] = pull_request.sha256
-    return marks

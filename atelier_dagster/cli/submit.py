@@ -11,6 +11,7 @@ from atelier_dagster.cli.home import webserver_url
 from atelier_dagster.factory.errors import Refused, Unavailable
 from atelier_dagster.factory.ticket import TicketKey
 from atelier_dagster.orchestration import tags
+from atelier_dagster.orchestration.by_hand import BY_HAND
 from atelier_dagster.orchestration.client import DagsterClient
 from atelier_dagster.orchestration.orders import RunOrder, deliver_order
 from atelier_dagster.settings import Settings, load_settings
@@ -57,7 +58,7 @@ def submit(settings: Settings, key: TicketKey) -> Submitted:
         is_new = client.add_ticket(key.partition)
         if not is_new and (running := client.active_runs(key.partition)):
             return _submitted(client, key, running[0].run_id, running[0].job, started=False, reason="a run is going on")
-        order = deliver_order(key.partition, 1, "submitted by hand") if is_new else _resume(settings, key)
+        order = _resume(settings, key) if not is_new else deliver_order(key.partition, 1, BY_HAND, by_hand=True)
         launched = client.launch(order)
         return _submitted(client, key, launched.run_id, order.job, started=True, reason=order.tags[tags.REASON])
 

@@ -53,7 +53,7 @@ class ArtifactIOManager(dg.IOManager):
         history = await self._history(context, partition)
         entry = history.current(asset)
         if entry is not None:
-            return cast(Artifact[Any], entry.artifact)
+            return entry.artifact
         reason = history.stale_reason(asset) or "it is not current"
         if history.latest(asset) is None:
             raise NotFound(f"{asset} has not been materialized for {partition}", fix=reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import dagster as dg
 
@@ -19,10 +20,10 @@ _DESCRIPTIONS = {
 
 
 @cache
-def build_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
+def build_jobs() -> tuple[Any, ...]:
     """The jobs, each selecting its assets of the journey. The same objects each time: sensors name them too."""
-    return [
-        dg.define_asset_job(
+    return tuple(
+        dg.define_asset_job(  # pyright: ignore[reportUnknownMemberType]
             name,
             selection=dg.AssetSelection.assets(*assets),
             partitions_def=tickets_partitions,
@@ -30,4 +31,4 @@ def build_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
             description=_DESCRIPTIONS[name],
         )
         for name, assets in JOBS.items()
-    ]
+    )

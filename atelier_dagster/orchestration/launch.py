@@ -1,55 +1,39 @@
-"""From a routing step to a run request: job, assets, configuration, tags. Not here: deciding, or asking for it."""
+"""From a run order to Dagster's run request, and what earlier runs were told. Not here: deciding what to run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import dagster as dg
 
-from atelier_dagster.factory.lineage import JOBS
 from atelier_dagster.factory.routing import RunStep
 from atelier_dagster.orchestration import tags
-from atelier_dagster.orchestration.jobs import CLOSE, DELIVER, RELEASE
+from atelier_dagster.orchestration.jobs import RELEASE
+from atelier_dagster.orchestration.orders import RunOrder, deliver_order, release_order, step_order
 
 
-def decision_config(source: str, decision_id: str) -> dict[str, Any]:
-    """Run configuration of a release: where the decision was made. It has no default, so none is ever assumed."""
-    return {"ops": {"approval": {"config": {"source": source, "id": decision_id}}}}
-
-
-def run_request(
-    step: RunStep, partition: str, run_key: str, *, extra: Mapping[str, str] | None = None, decision: str = ""
-) -> dg.RunRequest:
-    """The run that a step asks for. `decision` is `source:id`, needed when `approval` is among the assets."""
-    source, _, decision_id = decision.partition(":")
+def order_request(order: RunOrder, run_key: str, extra: Mapping[str, str] | None = None) -> dg.RunRequest:
+    """A run order as sensors ask for it. The same `run_key` is launched once, for ever."""
     return dg.RunRequest(
         run_key=run_key,
-        job_name=step.job,
-        partition_key=partition,
-        asset_selection=[dg.AssetKey(asset) for asset in step.assets],
-        run_config=decision_config(source, decision_id) if "approval" in step.assets else {},
-        tags={tags.REASON: step.reason[:200], **({tags.DECISION: decision} if decision else {}), **(extra or {})},
+        job_name=order.job,
+        partition_key=order.partition,
+        asset_selection=[dg.AssetKey(asset) for asset in order.assets],
+        run_config=order.run_config,
+        tags={**order.tags, **(extra or {})},
     )
 
 
 def deliver_request(partition: str, cycle: int, reason: str) -> dg.RunRequest:
     """The first run of a cycle. The same cycle is never started twice: its run key names it."""
-    step = RunStep(job=DELIVER, assets=JOBS[DELIVER], reason=reason)
-    return run_request(step, partition, f"start:{partition}:{cycle}", extra={tags.CYCLE: str(cycle)})
+    return order_request(deliver_order(partition, cycle, reason), f"start:{partition}:{cycle}")
 
 
 def release_request(partition: str, decision: str, pull_request_sha: str) -> dg.RunRequest:
-    """The run that judges a human decision about the pull request as it is now."""
-    step = RunStep(job=RELEASE, assets=JOBS[RELEASE], reason=f"decision {decision}")
-    run_key = f"decide:{partition}:{decision}:{pull_request_sha}"
-    return run_request(step, partition, run_key, extra={tags.SUBJECT: pull_request_sha}, decision=decision)
-
-
-def close_request(partition: str, cycle: int, ending: str, reason: str, run_key: str) -> dg.RunRequest:
-    """The run that ends a cycle for a reason that lies outside it."""
-    step = RunStep(job=CLOSE, assets=JOBS[CLOSE], reason=reason)
-    return run_request(step, partition, f"{run_key}:{cycle}", extra={tags.ENDING: ending})
+    """The run that judges a human decision (`source:id`) about the pull request as it is now."""
+    source, _, decision_id = decision.partition(":")
+    order = release_order(partition, source, decision_id, pull_request_sha)
+    return order_request(order, f"decide:{partition}:{decision}:{pull_request_sha}")
 
 
 def last_decision(instance: dg.DagsterInstance, partition: str) -> str:
@@ -67,7 +51,7 @@ def follow_request(instance: dg.DagsterInstance, step: RunStep, partition: str, 
     if "approval" in step.assets and not decision:
         return None
     extra = {tags.AFTER: ended_run, **repeated_tags(instance, step)}
-    return run_request(step, partition, ended_run, extra=extra, decision=decision)
+    return order_request(step_order(step, partition, decision=decision, extra=extra), ended_run)
 
 
 def repeated_tags(instance: dg.DagsterInstance, step: RunStep) -> dict[str, str]:

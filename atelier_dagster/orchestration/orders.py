@@ -22,9 +22,9 @@ class RunOrder:
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def deliver_order(partition: str, cycle: int, reason: str) -> RunOrder:
-    """The first run of a cycle."""
-    marks = {tags.REASON: reason[:200], tags.CYCLE: str(cycle)}
+def deliver_order(partition: str, cycle: int, reason: str, *, by_hand: bool = False) -> RunOrder:
+    """The first run of a cycle. `by_hand`: somebody wants it even if the ticket is closed or has no label."""
+    marks = {tags.REASON: reason[:200], tags.CYCLE: str(cycle), **({tags.BY_HAND: "yes"} if by_hand else {})}
     return RunOrder(partition, "deliver", JOBS["deliver"], tags=marks)
 
 
@@ -33,6 +33,11 @@ def release_order(partition: str, source: str, decision_id: str, pull_request_sh
     decision = f"{source}:{decision_id}"
     marks = {tags.REASON: f"decision {decision}", tags.DECISION: decision, tags.SUBJECT: pull_request_sha}
     return RunOrder(partition, "release", JOBS["release"], decision_config(decision), marks)
+
+
+def close_order(partition: str, ending: str, reason: str) -> RunOrder:
+    """The run that ends a cycle for a reason that lies outside it."""
+    return RunOrder(partition, "close", JOBS["close"], tags={tags.REASON: reason[:200], tags.ENDING: ending})
 
 
 def step_order(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,7 @@ def spent_so_far(instance: dg.DagsterInstance, partition: str) -> Spend:
         filters = dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=[partition])
         for record in instance.fetch_materializations(filters, limit=500).records:
             materialization = record.asset_materialization
-            metadata = materialization.metadata if materialization else {}
+            metadata: Mapping[str, Any] = materialization.metadata if materialization else {}
             calls += _number(metadata, _CALLS)
             tokens_in += _number(metadata, _TOKENS_IN)
             tokens_out += _number(metadata, _TOKENS_OUT)

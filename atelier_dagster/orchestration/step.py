@@ -113,13 +113,19 @@ StepFunction = Callable[..., Awaitable["Made | None"]]
 
 
 def journey_asset(
-    *, kinds: set[str], gate: bool = False, watches: tuple[str, ...] = (), reads: Mapping[str, str] | None = None
+    *,
+    kinds: set[str],
+    gate: bool = False,
+    watches: tuple[str, ...] = (),
+    reads: Mapping[str, str] | None = None,
+    priority: int = 0,
 ) -> Callable[[StepFunction], dg.AssetsDefinition]:
     """An asset of the journey from an async function that is given current artifacts and resources.
 
     The function's docstring is the description in the UI. A `gate` may return None: nothing is materialized, all
     below it is skipped, and the run stays green. `watches` are upstreams that are not loaded (they may be absent).
-    `reads` names the upstream of a parameter where they differ (an asset and a resource may share a name).
+    `reads` names the upstream of a parameter where they differ (an asset and a resource may share a name). Of steps
+    that could run next, the one with the highest `priority` does.
     """
 
     def decorate(function: StepFunction) -> dg.AssetsDefinition:
@@ -135,6 +141,7 @@ def journey_asset(
             partitions_def=tickets_partitions,
             io_manager_key=IO_MANAGER,
             output_required=not gate,
+            op_tags={"dagster/priority": str(priority)},
         )(_as_generator(function, reads or {}))
 
     return decorate

@@ -98,6 +98,11 @@ class LocalTracker:
             note = self._store.upsert_note(_comments(self._ticket(key)), marker, body)
         return self._store.comment(note)
 
+    async def claim_issue(self, key: TicketKey, label: str) -> None:
+        """Open the ticket and give it the label, where it is not so."""
+        labels = self._issue(key).labels
+        await self._edit(key, state="open", labels=labels if label in labels else (*labels, label))
+
     async def close_issue(self, key: TicketKey) -> None:
         """Close the ticket."""
         await self._edit(key, state="closed")
