@@ -15,7 +15,7 @@ from atelier_dagster.factory.budgets import (
 )
 from atelier_dagster.factory.change import Changes, Integration, TestedDiff, TestReport, TestStatus
 from atelier_dagster.factory.lineage import UPSTREAM, History
-from atelier_dagster.factory.plan import ApprovedPlan, ArchitectureReview, Plan
+from atelier_dagster.factory.plan import ApprovedPlan, ArchitectureReview, GreenfieldSpec, Plan
 from atelier_dagster.factory.ticket import Analysis, Frozen
 from atelier_dagster.factory.verdict import Review
 
@@ -109,6 +109,8 @@ def _planning_concerns(history: History) -> tuple[str, ...]:
         concerns += _tagged("Analysis", analysis.concerns)
     if (plan := history.value("plan", Plan)) and plan.reduced:
         concerns.append(f"[Architecture] the plan was reduced to one task: {plan.reduced}")
+    if (spec := history.value("greenfield_spec", GreenfieldSpec)) and spec.problem:
+        concerns.append(f"[Architecture] {spec.problem}")
     review = history.value("architecture_review", ArchitectureReview)
     if review and review.verdict.concern:
         concerns.append(f"[Architecture] {review.verdict.concern}")

@@ -99,6 +99,8 @@ class GreenfieldSpec(Frozen):
     technology: str = ""
     test_command: str = ""
     """Content wanted for `.devcontainer/test.sh`."""
+    problem: str = ""
+    """Why there is no design, where the designer's answer could not be read."""
 
 
 class PlanDocument(Frozen):

@@ -73,9 +73,12 @@ def fence_ticket(ticket: Ticket) -> str:
 def _environment() -> Environment:
     loader = PackageLoader("atelier_dagster.factory", "prompts")
     # these are prompts, not pages: HTML escaping would change what is said, and `fence` is what keeps data apart
-    escape = False
     environment = Environment(
-        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=escape
+        loader=loader,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # noqa: S701
     )
     environment.globals.update({"fence": fence, "fence_lines": fence_lines, "fence_ticket": fence_ticket})  # type: ignore[reportUnknownMemberType]
     return environment
