@@ -9,11 +9,11 @@ from assets._site import Site, open_site, workshop_spec
 from atelier_dagster.delivery import collect_evidence, run_agent
 from atelier_dagster.delivery.tell import tell_reviewers
 from atelier_dagster.factory.change import Evidence, Merge, PullRequest, QaReport, WorkshopRecord
-from atelier_dagster.factory.errors import AtelierError
+from atelier_dagster.factory.errors import AtelierError, WorkshopFailed
 from atelier_dagster.factory.lineage import Artifact
 from atelier_dagster.factory.messages import qa_comment
 from atelier_dagster.factory.prompts import render
-from atelier_dagster.factory.ticket import Analysis, Ticket, branch_name, workshop_name
+from atelier_dagster.factory.ticket import Analysis, Ticket, TicketKey, branch_name, workshop_name
 from atelier_dagster.factory.verdict import QaDecision, QaVerdict, parse_qa
 from atelier_dagster.orchestration.step import Made, journey_asset, read_history, ticket_key
 from atelier_dagster.ports import AgentAnswer
@@ -79,6 +79,7 @@ async def _examine(
     repeat: int,
 ) -> AgentAnswer:
     key = ticket_key(context)
+    await _require_devcontainer(site, key, record)
     await site.workshops.create(workshop_spec(site, key, f"{key.slug}-qa", record))
     status = await site.workshops.wait_running(record.name)
     prompt = render("qa", ticket=ticket, analysis=analysis)
@@ -92,6 +93,17 @@ async def _examine(
         timeout=agent.qa_timeout,
     )
     return answer
+
+
+async def _require_devcontainer(site: Site, key: TicketKey, record: WorkshopRecord) -> None:
+    """A devcontainer that is configured for QA, and is not in the merged code, is a mistake: nothing replaces it."""
+    path = record.devcontainer
+    if path and await site.forge.get_file(key.repo, record.start_commit, path) is None:
+        raise WorkshopFailed(
+            f"QA's workshop cannot start: {path} is not in the merged code",
+            fix="mend ATELIER_QA_DEVCONTAINER, or add the file",
+            code="DEVCONTAINER_MISSING",
+        )
 
 
 async def _judge(

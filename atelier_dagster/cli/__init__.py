@@ -6,5 +6,9 @@ from __future__ import annotations
 def main() -> None:
     """Entry point of the program `atelier`."""
     from atelier_dagster.cli.app import app
+    from atelier_dagster.cli.errors import end_unexpectedly
 
-    app(prog_name="atelier")
+    try:
+        app(prog_name="atelier")
+    except Exception as error:  # noqa: BLE001 - the last place where a traceback can be kept from a user
+        end_unexpectedly(error)

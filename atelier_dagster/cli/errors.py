@@ -32,6 +32,13 @@ def one_line_errors() -> Generator[None]:
         _end(error, f"[SYSTEM] {where}{error.strerror or error}")
 
 
+def end_unexpectedly(error: Exception) -> None:
+    """The end of a program that met an error which nobody foresaw: said in a line, and asked to be reported."""
+    reason = " ".join(str(error).split())[:500]
+    line = f"[INTERNAL] {type(error).__name__}: {reason} Fix: run it again with {DEBUG}=1 and report what it prints"
+    _end(error, line)
+
+
 def in_one_line(error: AtelierError) -> str:
     """Code, message and fix."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -41,7 +48,8 @@ def in_one_line(error: AtelierError) -> str:
 def _end(error: BaseException, line: str) -> None:
     if os.environ.get(DEBUG):
         raise error
-    print(line, file=sys.stderr)  # noqa: T201
+    details = getattr(error, "details", "")  # of some errors: the end of a log, which is no part of the line
+    print(*filter(None, [details, line]), sep="\n", file=sys.stderr)  # noqa: T201
     raise SystemExit(1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -28,6 +29,8 @@ _STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.1
 _LOG_BYTES = 20_000_000
 _TAIL_LINES = 25
+_CAUSE_BYTES = 1_000_000
+_EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Warning|Exit)\b.*", re.MULTILINE)
 
 Progress = Callable[[str], None]
 
@@ -36,6 +39,10 @@ class ProcessEnded(AtelierError):
     """One of Dagster's processes ended though nobody asked it to."""
 
     code = "DAGSTER_ENDED"
+
+    def __init__(self, name: str, how: str, log: Path, since: int) -> None:
+        super().__init__(f"Dagster's {name} {how}: {cause_in(log, since)}", fix=f"read {log}")
+        self.details = tail(log)
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,8 @@ class _Process:
     name: str
     popen: subprocess.Popen[bytes]
     log: Path
+    since: int
+    """Where in the log its own part begins."""
 
 
 class Stack:
@@ -129,10 +138,7 @@ class Stack:
         for process in self._processes:
             code = process.popen.poll()
             if code is not None:
-                raise ProcessEnded(
-                    f"Dagster's {process.name} ended with exit code {code}:\n{tail(process.log)}",
-                    fix=f"read {process.log}",
-                )
+                raise ProcessEnded(process.name, f"ended with exit code {code}", process.log, process.since)
 
     # ------------------------------------------------------------------------------------------------- internals
 
@@ -166,11 +172,12 @@ class Stack:
         log = self._logs / f"{name}.log"
         argv = [sys.executable, "-m", "atelier_dagster.cli._child", str(os.getpid()), gate, *command]
         with _opened(log) as output:
+            since = log.stat().st_size
             popen = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
                 cwd=self._directory(), env=self._environment(), start_new_session=True,
             )  # fmt: skip
-        process = _Process(name, popen, log)
+        process = _Process(name, popen, log, since)
         self._processes.append(process)
         return process
 
@@ -277,6 +284,15 @@ def tail(path: Path, lines: int = _TAIL_LINES) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
+def cause_in(log: Path, since: int = 0) -> str:
+    """The first exception in a log from a position on: what others were raised from."""
+    with log.open("rb") as file:
+        file.seek(since)
+        text = file.read(_CAUSE_BYTES).decode(errors="replace")
+    found = _EXCEPTION.search(text)
+    return found[0][:500] if found else last_line(text)
+
+
 def last_line(text: str) -> str:
     """The last line that says something: in an error of Dagster's, the one with the cause."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
@@ -290,9 +306,7 @@ def _say_go(process: _Process) -> None:
         stream.write(b"go\n")
         stream.flush()
     except BrokenPipeError:
-        raise ProcessEnded(
-            f"Dagster's {process.name} ended at once:\n{tail(process.log)}", fix=f"read {process.log}"
-        ) from None
+        raise ProcessEnded(process.name, "ended at once", process.log, process.since) from None
 
 
 def _signal(process: _Process, number: signal.Signals) -> None:

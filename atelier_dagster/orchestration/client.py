@@ -234,13 +234,19 @@ class DagsterClient:
             kind = type(error).__name__
             raise Unavailable(f"Dagster's webserver at {self.url} does not answer ({kind})", fix=_START_IT) from None
         try:
-            body = cast("dict[str, Any]", answer.json())
+            body: object = answer.json()
         except ValueError:
+            body = None
+        if not isinstance(body, dict):
             raise Unavailable(
                 f"{self.url} answered {answer.status_code}, and not as Dagster's webserver does", fix=_START_IT
-            ) from None
+            )
+        return self._data(cast("dict[str, Any]", body), answer.status_code)
+
+    @staticmethod
+    def _data(body: dict[str, Any], status: int) -> dict[str, Any]:
         if body.get("errors") or "data" not in body:
-            errors = cast("list[dict[str, Any]]", body.get("errors") or [{"message": f"status {answer.status_code}"}])
+            errors = cast("list[dict[str, Any]]", body.get("errors") or [{"message": f"status {status}"}])
             message = str(errors[0].get("message"))[:500]
             raise Refused(f"Dagster's webserver refused the question: {message}", fix="use the version it is built for")
         return cast("dict[str, Any]", body["data"])

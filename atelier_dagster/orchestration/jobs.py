@@ -8,7 +8,6 @@ from typing import Any
 import dagster as dg
 
 from atelier_dagster.factory.lineage import JOBS
-from atelier_dagster.orchestration.partitions import tickets_partitions
 
 DELIVER, RELEASE, CLOSE = "deliver", "release", "close"
 
@@ -26,7 +25,6 @@ def build_jobs() -> tuple[Any, ...]:
         dg.define_asset_job(  # pyright: ignore[reportUnknownMemberType]
             name,
             selection=dg.AssetSelection.assets(*assets),
-            partitions_def=tickets_partitions,
             executor_def=dg.in_process_executor,
             description=_DESCRIPTIONS[name],
         )

@@ -61,6 +61,16 @@ def test_debugging_shows_the_traceback(tmp_path: Path) -> None:
     assert "INVALID_INPUT" in done.stderr
 
 
+def test_what_nobody_foresaw_is_one_line_too(tmp_path: Path) -> None:
+    code = "import sys; sys.argv[1:] = ['doctor']; from atelier_dagster.cli import doctor, main; del doctor.run; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=_LIMIT, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("[INTERNAL] AttributeError")
+    assert "Traceback" not in done.stderr
+
+
 def test_without_a_terminal_the_help_is_plain(tmp_path: Path) -> None:
     assert "\x1b[" not in program("--help", cwd=tmp_path).stdout
 

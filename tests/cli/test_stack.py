@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 
 from atelier_dagster.cli.home import dagster_directory, prepare_home
-from atelier_dagster.cli.stack import ProcessEnded, Stack, StackOptions, check_port_free, free_port, last_line, tail
+from atelier_dagster.cli.stack import (
+    ProcessEnded,
+    Stack,
+    StackOptions,
+    cause_in,
+    check_port_free,
+    free_port,
+    last_line,
+    tail,
+)
 from atelier_dagster.factory.errors import AtelierError, InvalidInput, Refused
 from tests.support.processes import free_ports
 from tests.support.tiny import write_tiny
@@ -66,7 +75,8 @@ def test_definitions_that_do_not_load_say_why_and_leave_nothing(tmp_path: Path) 
     with Stack(options(tmp_path, "raise RuntimeError('no such thing as a free lunch')")) as stack:
         with pytest.raises(AtelierError) as caught:
             stack.start()
-        assert "no such thing as a free lunch" in str(caught.value)
+        assert "RuntimeError: no such thing as a free lunch" in str(caught.value)
+        assert "\n" not in str(caught.value)
         assert children() == before
 
 
@@ -110,6 +120,16 @@ def test_a_taken_port_is_refused_with_another_on_offer() -> None:
 def test_no_port_at_all_is_invalid() -> None:
     with pytest.raises(InvalidInput):
         check_port_free(70_000)
+
+
+def test_the_cause_in_a_log_is_the_first_error_of_this_start(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("OldError: gone\n", "utf-8")
+    since = log.stat().st_size
+    with log.open("a") as file:
+        file.write("Traceback:\n  x\nKeyError: 'cause'\n\nThe above\na.b.LoadError: consequence\n")
+    assert cause_in(log, since) == "KeyError: 'cause'"
+    assert cause_in(log, log.stat().st_size) == "no reason given"
 
 
 def test_the_end_of_a_log(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from atelier_dagster.cli.resume import order_for, step_by_hand
 from atelier_dagster.cli.standing import State, TicketStanding
 from atelier_dagster.cli.status import detail, overview
 from atelier_dagster.factory.budgets import Policy
@@ -16,6 +15,7 @@ from atelier_dagster.factory.lineage import Artifact, EndedRun, Entry, History
 from atelier_dagster.factory.routing import DoneStep, RunStep, WaitKind, WaitStep
 from atelier_dagster.factory.ticket import Ticket, TicketKey
 from atelier_dagster.orchestration import tags
+from atelier_dagster.orchestration.by_hand import order_for, step_by_hand
 from tests.support.program import Atelier
 from tests.support.recorded import Recorder, ticket
 
