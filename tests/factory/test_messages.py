@@ -77,7 +77,9 @@ def test_messages_about_outsiders_words_hold_no_command(text: str) -> None:
         assert parse_command(told) is None
 
 
-@pytest.mark.parametrize("kind", set(WaitKind) - {WaitKind.APPROVAL, WaitKind.PLAN_REVIEW, WaitKind.NOT_STARTED})
+@pytest.mark.parametrize(
+    "kind", sorted(set(WaitKind) - {WaitKind.APPROVAL, WaitKind.PLAN_REVIEW, WaitKind.NOT_STARTED})
+)
 def test_every_wait_says_what_ends_it(kind: WaitKind) -> None:
     assert not messages.waits(kind, "why").startswith("This ticket waits for a human")
     assert "why" in messages.waits(kind, "why")
