@@ -112,7 +112,7 @@ async def reviews(
             failure = error
             continue
         if made is not None:
-            yield as_output(context, name, made, inputs, started)
+            yield as_output(context, name, made, inputs, started, output_name=name)
     if failure is not None:
         raise failure
 

@@ -86,15 +86,22 @@ def envelope(asset: str, partition: str, made: Made, inputs: Mapping[str, Artifa
 
 
 def as_output(
-    context: dg.AssetExecutionContext, asset: str, made: Made, inputs: Mapping[str, Artifact[Any]], started: float
+    context: dg.AssetExecutionContext,
+    asset: str,
+    made: Made,
+    inputs: Mapping[str, Artifact[Any]],
+    started: float,
+    output_name: str = "result",
 ) -> dg.Output[Artifact[Any]]:
-    """The Dagster output of a step: the artifact, its hash as data version, and what a person wants to see first."""
+    """The Dagster output of a step: the artifact, its hash as data version, and what a person wants to see first.
+
+    `output_name` is the asset's own where one step makes several, however few of them were selected.
+    """
     artifact = envelope(asset, context.partition_key, made, inputs)
     duration = dg.MetadataValue.text(f"{time.monotonic() - started:.1f} s")
-    name = asset if len(context.selected_asset_keys | context.assets_def.keys) > 1 else "result"
     return dg.Output(
         artifact,
-        output_name=name,
+        output_name=output_name,
         data_version=dg.DataVersion(artifact.sha256),
         metadata={**show(artifact), **made.metadata, "duration": duration},
     )
