@@ -103,21 +103,19 @@ def _once(checks: Any) -> Sequence[Check]:
 
 def configured(settings: Settings) -> list[tuple[str, Part]]:
     """The preflight of every resource, from the one place that wires them."""
-    import dagster as dg
+    from atelier_dagster.cli.wiring import configured_resources
 
-    from atelier_dagster.definitions import build_resources
-
-    with dg.build_resources(build_resources(settings)) as resources:
-        made: list[tuple[str, Callable[[], Preflight | None]]] = [
-            ("tracker", resources.tracker.tracker),
-            ("forge", resources.forge.forge),
-            ("workshops", resources.workshops.workshops),
-            ("agent", resources.agent.agent),
-            ("llm", resources.llm.gateway),
-            ("artifacts", resources.artifacts.objects),
-            ("knowledge", resources.knowledge.index),
-        ]
-        return [(name, _preflight(make)) for name, make in made]
+    resources = configured_resources(settings)
+    made: dict[str, Callable[[], Preflight | None]] = {
+        "tracker": resources.tracker.tracker,
+        "forge": resources.forge.forge,
+        "workshops": resources.workshops.workshops,
+        "agent": resources.agent.agent,
+        "llm": resources.llm.gateway,
+        "artifacts": resources.artifacts.objects,
+        "knowledge": resources.knowledge.index,
+    }
+    return [(name, _preflight(make)) for name, make in made.items()]
 
 
 def _preflight(make: Callable[[], Preflight | None]) -> Part:

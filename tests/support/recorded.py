@@ -39,7 +39,8 @@ class Recorder:
         self.home = home
         self.key = key
         self.made: dict[str, Artifact[Any]] = {}
-        shutil.copytree(_prepared(), dagster_directory(home), dirs_exist_ok=True)
+        if not dagster_directory(home).exists():
+            shutil.copytree(_prepared(), dagster_directory(home))
         self._directory = asyncio.run(prepare_home(home))  # only the paths in its configuration change
         self._store = ArtifactStore(DirectoryStore(home / "artifacts"))
         with self._instance() as instance:

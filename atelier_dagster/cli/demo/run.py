@@ -30,6 +30,7 @@ from atelier_dagster.factory.change import DiffStat
 from atelier_dagster.factory.errors import AtelierError, InvalidInput, TimedOut
 from atelier_dagster.factory.ticket import RepoRef
 from atelier_dagster.orchestration.client import DagsterClient
+from atelier_dagster.ports import Preflight, Workshops
 from atelier_dagster.settings import Settings, load_settings
 
 _DEFAULT = "url-shortener"
@@ -290,10 +291,12 @@ async def take_sample(settings: Settings, repo: RepoRef, show: Show) -> None:
 
 async def check_ready(settings: Settings) -> None:
     """Refuse at once what could only fail minutes later. Raises the first required check that fails, with its fix."""
-    from atelier_dagster.cli.demo.tools import agent, workshops
+    from atelier_dagster.cli.wiring import configured_resources
 
-    found = await asyncio.gather(agent(settings).preflight(), workshops(settings).preflight())
-    for check in [check for checks in found for check in checks]:
+    resources = configured_resources(settings, ("agent", "workshops"))
+    adapters: list[Preflight] = [resources.agent.agent(), resources.workshops.workshops()]
+    found = await asyncio.gather(*(adapter.preflight() for adapter in adapters))
+    for check in [check for part in found for check in part]:
         if not check.ok and check.required:
             raise InvalidInput(f"{check.name}: {check.detail}", fix=check.fix, code="NOT_READY")
 
@@ -308,12 +311,12 @@ def cancel_runs(url: str, journeys: Sequence[Journey]) -> None:
 
 def clean_workshops(place: Place) -> None:
     """Remove the workshops of this home with all that runs in them."""
-    from atelier_dagster.cli.demo.tools import workshops
+    if not (place.settings.home / "workshops").exists():
+        return
+    from atelier_dagster.cli.wiring import configured_resources
 
     async def clean() -> None:
-        if not (place.settings.home / "workshops").exists():
-            return
-        backend = workshops(place.settings)
+        backend: Workshops = configured_resources(place.settings, ("workshops",)).workshops.workshops()
         async with asyncio.timeout(_CLEAN_SECONDS):
             for status in await backend.list():
                 await backend.delete(status.name)
