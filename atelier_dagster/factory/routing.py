@@ -254,13 +254,13 @@ def _interrupted(history: History, step: RunStep | WaitStep | DoneStep) -> RunSt
     if run is None or run.status != "failure":
         return None
     recorded = {entry.asset for entry in history.entries if _before(history) < entry.seq < run.seq}
-    if run.job == "close" and not isinstance(step, DoneStep):
+    if run.job == "close" and not isinstance(step, DoneStep) and history.cycle:
         return _again(run, "close", "the run that was to close the ticket failed")
     if run.job == "release" and _awaits_decision(step) and not recorded & {"approval", "merge"}:
         return _again(run, "release", "the run that was to record a decision failed")
     if run.job == "deliver" and isinstance(step, DoneStep) and "ticket" not in recorded:
         return _again(run, "deliver", "the run that was to start a new cycle failed")
-    if isinstance(step, WaitStep) and step.kind is WaitKind.NOT_STARTED:
+    if isinstance(step, WaitStep) and step.kind is WaitKind.NOT_STARTED and run.job != "close":
         return _again(run, "deliver", "the run that was to read the ticket failed")
     return None
 

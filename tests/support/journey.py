@@ -372,6 +372,8 @@ class Journey:
         approval, opened = self.current("approval"), self.current("pull_request")
         if not approval.counts or approval.decision.action is not Action.APPROVE or approval.base_moved:
             return None
+        if any(merged.pull_request.head == opened.head for merged in self.merges):
+            return Merge(merged=True, commit=digest("merge", opened.head), head=opened.head)
         if self.said.base_moves_before_merge:
             self.said.base_moves_before_merge = False
             self.move_base()
