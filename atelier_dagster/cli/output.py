@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+_UNBOUNDED = 300
 
 STYLES: Mapping[str, str] = {
     "approve": "green", "passed": "green", "pass": "green", "merged": "green", "ok": "green", "success": "green",
@@ -20,12 +23,17 @@ STYLES: Mapping[str, str] = {
 
 def stdout() -> Console:
     """The console for results."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, width=_width(sys.stdout))
 
 
 def stderr() -> Console:
     """The console for remarks and progress."""
-    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return Console(stderr=True, highlight=False, width=_width(sys.stderr))
+
+
+def _width(stream: TextIO) -> int | None:
+    """Where there is no terminal to fit into, tables are as wide as they need to be."""
+    return None if stream.isatty() or "COLUMNS" in os.environ else _UNBOUNDED
 
 
 def print_json(value: Any) -> None:
