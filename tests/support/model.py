@@ -1,4 +1,4 @@
-"""A model server for tests: the OpenAI wire protocol over a real socket, with answers decided by a function a test gives.
+"""A model server for tests: the OpenAI wire protocol over a real socket, with answers that a test decides.
 
 The protocol follows OpenAI's API reference for chat completions (JSON, and server-sent events when `stream` is true).
 """
@@ -35,6 +35,12 @@ class ModelServer:
         return sum(1 for asked, _ in self.asked if asked == role)
 
 
+def role_of(system: str) -> str:
+    """The role that a system prompt speaks to."""
+    match = _ROLE.search(system)
+    return match[1] if match else ""
+
+
 def approve(role: str, prompt: str) -> Answer:
     """Answers of a team that agrees at once on one task for everything."""
     answers: dict[str, Any] = {
@@ -65,11 +71,14 @@ def model_server(responder: Responder = approve) -> Iterator[ModelServer]:
             self._send(200, {"object": "list", "data": [{"id": "test-model", "object": "model"}]})
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            data = self.rfile.read(length := int(self.headers["Content-Length"]))
+            if len(data) < length:  # the client was killed
+                self.close_connection = True
+                return
+            body = json.loads(data)
             system = next((m["content"] for m in body["messages"] if m["role"] == "system"), "")
             prompt = next((m["content"] for m in body["messages"] if m["role"] == "user"), "")
-            match = _ROLE.search(system)
-            role = match[1] if match else ""
+            role = role_of(system)
             state.asked.append((role, prompt))
             answer = responder(role, prompt)
             if isinstance(answer, tuple):
