@@ -22,7 +22,8 @@ CA_BUNDLE = "/run/atelier/ca.pem"
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 ETC = (
-    "/etc/alternatives", "/etc/ca-certificates", "/etc/fonts", "/etc/java-11-openjdk", "/etc/java-17-openjdk",
+    "/etc/alternatives", "/etc/ca-certificates", "/etc/chromium", "/etc/chromium.d", "/etc/fonts",
+    "/etc/java-11-openjdk", "/etc/java-17-openjdk",
     "/etc/java-21-openjdk", "/etc/java-25-openjdk", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
     "/etc/localtime", "/etc/maven", "/etc/mime.types", "/etc/os-release", "/etc/pki/ca-trust/extracted",
     "/etc/pki/tls/certs", "/etc/pki/tls/openssl.cnf", "/etc/protocols", "/etc/services", "/etc/ssl/certs",

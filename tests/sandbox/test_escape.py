@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -46,6 +47,12 @@ async def test_only_what_is_needed_of_etc_is_there(prison: Prison) -> None:
     assert b"sudoers" not in done.stdout
     assert b"agent:x:1000" in done.stdout
     assert done.stdout.endswith(b"workshop\n")
+
+
+async def test_launchers_of_browsers_find_their_configuration(prison: Prison) -> None:
+    for name in filter(shutil.which, ("chromium", "chromium-browser")):
+        done = await sh(prison[0], prison[1], f"{name} --version")
+        assert done.exit_code == 0, done.stderr
 
 
 async def test_the_system_is_read_only(prison: Prison) -> None:
