@@ -40,9 +40,15 @@ def usage_metadata(usage: Usage) -> dict[str, Any]:
     return {
         "model": usage.model,
         "model calls": usage.calls,
-        "tokens": f"{usage.tokens_in} in, {usage.tokens_out} out",
-        "tokens in": usage.tokens_in,
-        "tokens out": usage.tokens_out,
+        **token_metadata(usage.tokens_in, usage.tokens_out),
         "call records": dg.MetadataValue.json(list(usage.records)),
         **cost,
     }
+
+
+def token_metadata(tokens_in: int, tokens_out: int) -> dict[str, Any]:
+    """Tokens as the UI shows them, and as the ticket's spend is summed from. Nothing when none were used."""
+    if not tokens_in and not tokens_out:
+        return {}
+    shown = f"{tokens_in} in, {tokens_out} out"
+    return {"tokens": shown, "tokens in": tokens_in, "tokens out": tokens_out}

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from assets._desk import token_metadata
 from assets._site import Site, open_site, union_of_scopes, workshop_spec
-from atelier_dagster.delivery import delegate, integrate, verify
+from atelier_dagster.delivery import delegate, integrate, tokens_of, verify
 from atelier_dagster.factory.change import (
     Campaign,
     Changes,
@@ -146,7 +147,8 @@ async def changes(
         done += [result for result in results if isinstance(result, TaskChange)]
         for failure in (result for result in results if isinstance(result, BaseException)):
             raise failure
-    return Made(Changes(tasks=tuple(done)))
+    used = [await tokens_of(artifacts.store(), change.attempt_id) for change in done]
+    return Made(Changes(tasks=tuple(done)), metadata=token_metadata(sum(i for i, _ in used), sum(o for _, o in used)))
 
 
 def _waves(campaign: Campaign, approved: ApprovedPlan) -> Sequence[Sequence[WorkshopRecord]]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
+from typing import Any
+
 import dagster as dg
 
-from assets._desk import generation
+from assets._desk import generation, token_metadata
 from assets._site import Site, open_site, workshop_spec
 from atelier_dagster.delivery import collect_evidence, run_agent
 from atelier_dagster.delivery.tell import tell_reviewers
@@ -23,6 +27,8 @@ from resources.forge import ForgeResource
 from resources.llm import LlmResource
 from resources.repositories import RepositoriesResource
 from resources.workshops import WorkshopsResource
+
+_PICTURE_BYTES = 300_000
 
 
 @journey_asset(kinds={"agent"}, gate=True, reads={"merged": "merge"})
@@ -54,18 +60,29 @@ async def qa_report(
         devcontainer=workshops.qa_devcontainer,
         role="qa",
     )
+    metadata: dict[str, Any] = {}
     try:
         site = await open_site(key, forge, repositories, workshops, branches=[ticket.value.base_branch])
         answer = await _examine(site, context, record, ticket.value, analysis.value, agent, llm, repeat)
         verdict, evidence, problems = await _judge(site, artifacts, key.partition, ticket.cycle, record, answer)
+        metadata = token_metadata(answer.tokens_in, answer.tokens_out) | await _picture(artifacts, evidence)
         await site.workshops.suspend(record.name)
-    except AtelierError as error:
+    except (AtelierError, OSError) as error:
         comment = f"QA could not examine the application: {error}"
         verdict = QaVerdict(verdict=QaDecision.FAIL, comments=(comment,))
         evidence, problems = (), (str(error),)
     report = QaReport(commit=merged.value.commit, verdict=verdict, evidence=evidence, problems=problems)
     await _comment(context, forge, history.value("pull_request", PullRequest), report, ticket.cycle)
-    return Made(report)
+    return Made(report, metadata=metadata)
+
+
+async def _picture(artifacts: ArtifactsResource, evidence: Sequence[Evidence]) -> dict[str, Any]:
+    """The first screenshot, for people who would rather look than read; kept small, since events hold it."""
+    for item in evidence:
+        if item.object.media_type == "image/png" and item.object.size <= _PICTURE_BYTES:
+            data = base64.b64encode(await artifacts.store().get_object(item.object)).decode()
+            return {"screenshot": dg.MetadataValue.md(f"![what QA saw](data:image/png;base64,{data})")}
+    return {}
 
 
 async def _examine(

@@ -32,6 +32,22 @@ def _as_list(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_list)]
 
 
+_SECRETS = frozenset({"llm_api_key", "s3_secret_access_key"})
+
+
+class _FileWithoutSecrets(TomlConfigSettingsSource):
+    """`atelier.toml`, which people commit: a secret in it is refused rather than ignored."""
+
+    def __call__(self) -> dict[str, Any]:
+        found = super().__call__()
+        if secrets := sorted(_SECRETS & set(found)):
+            names = ", ".join(f"ATELIER_{name.upper()}" for name in secrets)
+            raise InvalidInput(
+                f"atelier.toml holds {', '.join(secrets)}", fix=f"set {names} in the environment instead"
+            )
+        return found
+
+
 class Settings(BaseSettings):
     """Settings of one installation. Environment names are the field names in capitals after `ATELIER_`."""
 
@@ -132,7 +148,7 @@ class Settings(BaseSettings):
         )
 
     @classmethod
-    def settings_customise_sources(  # noqa: PLR0917
+    def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
@@ -141,7 +157,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments win over the environment, the environment over `atelier.toml`."""
-        file = TomlConfigSettingsSource(settings_cls, toml_file=Path("atelier.toml"))
+        file = _FileWithoutSecrets(settings_cls, toml_file=Path("atelier.toml"))
         return init_settings, env_settings, file
 
 

@@ -64,6 +64,14 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sk-very-secret" not in load_settings().model_dump_json()
 
 
+@pytest.mark.parametrize("name", ["llm_api_key", "s3_secret_access_key"])
+def test_a_secret_in_the_file_is_refused(name: str, elsewhere: Path) -> None:
+    (elsewhere / "atelier.toml").write_text(f'{name} = "sk-very-secret"\n')
+    with pytest.raises(InvalidInput, match=name) as caught:
+        load_settings()
+    assert "sk-very-secret" not in str(caught.value)
+
+
 def test_every_setting_is_documented() -> None:
     documented = set(re.findall(r"`ATELIER_([A-Z0-9_]+)`", _DOC.read_text()))
     assert documented == {name.upper() for name in Settings.model_fields}

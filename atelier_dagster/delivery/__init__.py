@@ -2,7 +2,7 @@
 
 from atelier_dagster.delivery._bundle import BundleLimits, BundleRejected
 from atelier_dagster.delivery.cleanup import Cleanup, remove_workshops
-from atelier_dagster.delivery.delegate import delegate, run_agent
+from atelier_dagster.delivery.delegate import delegate, run_agent, tokens_of
 from atelier_dagster.delivery.evidence import collect_evidence
 from atelier_dagster.delivery.integrate import integrate
 from atelier_dagster.delivery.repository import HostRepository, Merged
@@ -19,5 +19,6 @@ __all__ = [
     "integrate",
     "remove_workshops",
     "run_agent",
+    "tokens_of",
     "verify",
 ]

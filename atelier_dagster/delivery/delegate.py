@@ -54,6 +54,8 @@ class _Ended:
     answer: str
     problem: str
     transcript: dict[str, Any] | None
+    tokens_in: int = 0
+    tokens_out: int = 0
 
 
 async def run_agent(
@@ -134,7 +136,7 @@ class _Job:
         return f"Atelier-Attempt: {exec_id(self.attempt_id)}"
 
     def _key(self, part: str) -> str:
-        return f"attempts/{short(self.attempt_id)}/{part}.json"
+        return _key(self.attempt_id, part)
 
     async def recorded(self) -> TaskChange | None:
         """The whole change, if this attempt was finished and its commits are here."""
@@ -199,7 +201,14 @@ class _Job:
         )
         transcript = await self.store.put_object(self._transcript(result), "text/plain")
         text = mask(answer.text[-_ANSWER_CHARACTERS:].encode("utf-8", "replace"), self.secrets).decode()
-        ended = _Ended(result.exit_code, text, self._problem(answer, result, timeout), transcript.model_dump())
+        ended = _Ended(
+            result.exit_code,
+            text,
+            self._problem(answer, result, timeout),
+            transcript.model_dump(),
+            answer.tokens_in,
+            answer.tokens_out,
+        )
         await self.store.objects.put_if_absent(self._key("ended"), json.dumps(asdict(ended)).encode())
         return ended
 
@@ -280,6 +289,20 @@ class _Job:
         )
 
 
+async def tokens_of(store: ArtifactStore, attempt_id: str) -> tuple[int, int]:
+    """Tokens in and out that an attempt's agent used; they are no part of the change, whose hash must not know them."""
+    try:
+        data = await store.objects.get(_key(attempt_id, "ended"))
+    except NotFound:
+        return 0, 0
+    ended = _Ended(**cast("dict[str, Any]", json.loads(data)))
+    return ended.tokens_in, ended.tokens_out
+
+
+def _key(attempt_id: str, part: str) -> str:
+    return f"attempts/{short(attempt_id)}/{part}.json"
+
+
 def _outside(paths: Sequence[str], scope: Sequence[str]) -> tuple[str, ...]:
     return tuple(path for path in paths if not in_scope(path, scope))
 
@@ -288,4 +311,4 @@ def _subject(text: str) -> str:
     return " ".join(text.replace("\0", "").split())[:100] or "Deliver the task"
 
 
-__all__ = ["WorkshopFailed", "delegate", "run_agent"]
+__all__ = ["WorkshopFailed", "delegate", "run_agent", "tokens_of"]

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from atelier_dagster.factory.ticket import RepoRef, TicketKey
 from atelier_dagster.forges import LocalForge, LocalTracker
 from atelier_dagster.orchestration.history import HistoryReader, active_runs
 
-_POLL = 0.2
+_POLL = 0.5
 _AGENT = Path(__file__).with_name("agent_script.py")
 
 
@@ -79,9 +79,19 @@ class Installation:
         raise AssertionError(f"{what} did not happen within {limit:.0f} s\n{self._runs()}")
 
     def wait_current(self, key: TicketKey, asset: str, limit: float = 300.0) -> Any:
-        """Wait until an asset of a ticket is current; its value."""
-        entry = self.wait(f"{asset} of {key}", lambda: self.history(key).current(asset), limit)
-        return entry.artifact.value
+        """Wait until an asset of a ticket is current; its value. Reads the history only when there is news."""
+        filters = dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=[key.partition])
+        seen = -1
+
+        def found() -> Any:
+            nonlocal seen
+            records = self.instance.fetch_materializations(filters, limit=1).records
+            if not records or records[0].storage_id == seen:
+                return None
+            seen = records[0].storage_id
+            return self.history(key).current(asset)
+
+        return self.wait(f"{asset} of {key}", found, limit).artifact.value
 
     def wait_idle(self, key: TicketKey, limit: float = 120.0) -> None:
         """Wait until no run of a ticket is queued or active."""
@@ -127,7 +137,7 @@ def make_repository(path: Path, files: Mapping[str, str], branch: str) -> None:
 
 
 @contextmanager
-def installation(model_url: str, environment: Mapping[str, str] | None = None) -> Iterator[Installation]:
+def installation(model_url: str, environment: Mapping[str, str] | None = None) -> Generator[Installation]:
     """Start everything; on leaving, every process and directory is gone."""
     home = Path(tempfile.mkdtemp(prefix="atelier-test-"))
     wanted = {

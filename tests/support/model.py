@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,8 +58,16 @@ def approve(role: str, prompt: str) -> Answer:
     return json.dumps(answers.get(role, {"verdict": "approve", "comments": []}))
 
 
+class _Server(ThreadingHTTPServer):
+    """Says nothing about clients that were killed."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
-def model_server(responder: Responder = approve) -> Iterator[ModelServer]:
+def model_server(responder: Responder = approve) -> Generator[ModelServer]:
     """Serve on a free port of the loopback interface."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -99,9 +108,13 @@ def model_server(responder: Responder = approve) -> Iterator[ModelServer]:
 
         def _stream(self, answer: str) -> None:
             head = {**_HEAD, "object": "chat.completion.chunk"}
-            delta = {"index": 0, "delta": {"role": "assistant", "content": answer}, "finish_reason": None}
-            end = {"index": 0, "delta": {}, "finish_reason": "stop"}
-            chunks = [
+            delta: dict[str, Any] = {
+                "index": 0,
+                "delta": {"role": "assistant", "content": answer},
+                "finish_reason": None,
+            }
+            end: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": "stop"}
+            chunks: list[dict[str, Any]] = [
                 {**head, "choices": [delta]},
                 {**head, "choices": [end]},
                 {**head, "choices": [], "usage": _USAGE},
@@ -113,7 +126,7 @@ def model_server(responder: Responder = approve) -> Iterator[ModelServer]:
             self.end_headers()
             self.wfile.write(data.encode())
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     state = ModelServer(f"http://127.0.0.1:{server.server_port}/v1")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
