@@ -15,9 +15,9 @@ import threading
 import time
 from pathlib import Path
 
-from dagster import DagsterEventType, DagsterInstance, Definitions  # noqa: TID251
-from dagster._core.workspace.context import WorkspaceProcessContext  # noqa: TID251
-from dagster._core.workspace.load_target import ModuleTarget  # noqa: TID251
+from dagster import DagsterEventType, DagsterInstance, Definitions
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import ModuleTarget
 
 LIMIT = 300.0
 MODULE = "benchmarked_definitions"
