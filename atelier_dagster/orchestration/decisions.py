@@ -52,10 +52,10 @@ async def plan_approver(tracker: Tracker, key: TicketKey, plan_sha256: str, appr
     return ""
 
 
-async def retry_asked(tracker: Tracker, key: TicketKey, approvers: frozenset[str], bot: str) -> str:
-    """Id of the newest `/atelier retry` on the ticket by somebody who may give orders, or ""."""
+async def retry_asked(tracker: Tracker, key: TicketKey, approvers: frozenset[str], bot: str) -> Comment | None:
+    """The newest `/atelier retry` on the ticket by somebody who may give orders."""
     for comment in reversed(await tracker.comments(key)):
         command = parse_command(comment.body)
         if command is not None and command.action == "retry" and may_speak(comment, approvers, bot):
-            return comment.id
-    return ""
+            return comment
+    return None

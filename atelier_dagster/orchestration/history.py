@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 
 from atelier_dagster.artifacts import ArtifactStore
+from atelier_dagster.factory.errors import InvalidInput, NotFound
 from atelier_dagster.factory.lineage import ASSETS, EndedRun, Entry, History
 from atelier_dagster.orchestration import tags
 
@@ -71,9 +72,16 @@ class HistoryReader:
             return None
         asset = materialization.asset_key.path[-1]
         sha = (materialization.tags or {}).get(tags.DATA_VERSION, "")
-        if asset not in ASSETS or len(sha) != 64:  # reported from outside without an artifact: proves nothing
+        if asset not in ASSETS:
             return None
-        artifact = await self._store.get(self.partition, asset, sha)
+        try:
+            artifact = await self._store.get(self.partition, asset, sha)
+        except InvalidInput:  # reported from outside without an artifact: proves nothing, and stops nothing
+            return None
+        except NotFound:
+            if event.run_id:  # a run stored it first: it was lost since, and a person must know
+                raise
+            return None
         return Entry(asset=asset, sha256=sha, artifact=artifact, seq=_microseconds(event.timestamp))
 
     def _ended_runs(self) -> Sequence[EndedRun]:
@@ -141,3 +149,9 @@ def run_history(instance: dg.DagsterInstance, store: ArtifactStore, partition: s
 def active_runs(instance: dg.DagsterInstance, partition: str) -> Sequence[dg.DagsterRun]:
     """Runs of a ticket that are queued or running."""
     return instance.get_runs(dg.RunsFilter(tags={tags.PARTITION: partition}, statuses=list(ACTIVE)), limit=50)
+
+
+def newest_run(instance: dg.DagsterInstance, partition: str) -> dg.RunRecord | None:
+    """The run of a ticket that was created last, ended or not."""
+    records = instance.get_run_records(dg.RunsFilter(tags={tags.PARTITION: partition}), limit=1)
+    return records[0] if records else None
