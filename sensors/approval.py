@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
@@ -47,7 +48,10 @@ def approval_watch(
     """One request for each ticket that waits for a human; the run itself fetches and judges the decision."""
     fields = _cursor.load(context.cursor)
     watch = Watch(context, forge, tracker, artifacts, policy)
-    requests = asyncio.run(watch.tick(fields))
+    try:
+        requests = asyncio.run(watch.tick(fields))
+    except AtelierError as error:  # what began to wait could not be read: the cursor stays, the next tick asks again
+        return dg.SensorResult(skip_reason=str(error)[:1000], cursor=context.cursor)
     return dg.SensorResult(run_requests=requests, cursor=_cursor.dump(fields))
 
 
@@ -71,7 +75,7 @@ class Watch:
     async def tick(self, fields: dict[str, Any]) -> list[dg.RunRequest]:
         """Take up tickets that began to wait since the last tick, then look at each that still waits."""
         watched: dict[str, Any] = fields.setdefault("watched", {})
-        await self._take_up(fields.setdefault("storage", {}), watched)
+        await self._take_up(fields, watched)
         requests: list[dg.RunRequest] = []
         for partition, waiting in watched.items():
             try:
@@ -80,42 +84,62 @@ class Watch:
                 self._context.log.warning(f"{partition}: {error}")
         return requests
 
-    async def _take_up(self, storage: dict[str, Any], watched: dict[str, Any]) -> None:
+    async def _take_up(self, fields: dict[str, Any], watched: dict[str, Any]) -> None:
         assets = ["pull_request", "outcome"] + (["plan"] if self._policy.plan_review == "human" else [])
-        for asset in assets:
-            for news in materialized_since(self._context.instance, asset, storage):
-                if asset == "outcome":
-                    watched.pop(news.partition, None)
-                else:
-                    await self._wait_for(news, watched)
+        cursor = fields.get("storage", 0)
+        news, fields["storage"] = materialized_since(
+            self._context.instance, assets, cursor if isinstance(cursor, int) else 0
+        )
+        for item in news:
+            try:
+                TicketKey.from_partition(item.partition)
+                artifact = await self._artifacts.store().get(item.partition, item.asset, item.sha256)
+            except AtelierError as error:
+                if error.transient:
+                    raise
+                self._context.log.warning(f"{item.asset} of {item.partition} is no artifact: {error}")
+                continue
+            self._wait_for(item, artifact.value, watched)
 
-    async def _wait_for(self, news: News, watched: dict[str, Any]) -> None:
-        store, seen = self._artifacts.store(), watched.get(news.partition, {}).get("seen", [])
-        waiting = {"for": news.asset, "sha": news.sha256, "seen": seen}
-        if news.asset == "pull_request":
-            artifact = await store.get(news.partition, news.asset, news.sha256)
-            assert isinstance(artifact.value, PullRequest)
-            waiting["number"] = artifact.value.number
-        watched[news.partition] = waiting
+    @staticmethod
+    def _wait_for(item: News, value: object, watched: dict[str, Any]) -> None:
+        if item.asset == "outcome":
+            watched.pop(item.partition, None)
+            return
+        waiting = {"for": item.asset, "sha": item.sha256, "seen": watched.get(item.partition, {}).get("seen", [])}
+        if isinstance(value, PullRequest):
+            waiting["number"] = value.number
+        watched[item.partition] = waiting
 
     async def _look(self, partition: str, waiting: dict[str, Any]) -> list[dg.RunRequest]:
         if waiting["for"] == "plan":
             return await self._plan(partition, waiting)
         key = TicketKey.from_partition(partition)
         decisions = await self._forge.decisions(key.repo, waiting["number"])
-        newest = next((d for d in reversed(decisions) if not self._is_ours(d)), None)
-        if newest is None:
+        mark, name = self._unseen(decisions, waiting)
+        if not mark:
             return []
-        name = f"{newest.source.value}:{newest.id}"
-        mark = f"{name}@{waiting['sha'][:16]}"
-        if mark in waiting["seen"]:
-            return []  # decisions come in order: everything older has been superseded
         if active_runs(self._context.instance, partition) or not await self._is_current(partition, waiting):
             return []
         waiting["seen"] = [*waiting["seen"], mark][-_SEEN:]
         if self._was_passed_on(partition, name, waiting["sha"]):
             return []
         return [release_request(partition, name, waiting["sha"])]
+
+    def _unseen(self, decisions: Sequence[HumanDecision], waiting: dict[str, Any]) -> tuple[str, str]:
+        """Mark and `source:id` of the decision to judge next, or "".
+
+        Decisions come in order, and the newest supersedes the older ones; but that of somebody who may not decide
+        never hides one that counts.
+        """
+        ours = [decision for decision in decisions if not self._is_ours(decision)]
+        allowed = [d for d in ours if d.may_decide or d.actor in self._policy.approvers]
+        for newest in (*allowed[-1:], *ours[-1:]):
+            name = f"{newest.source.value}:{newest.id}"
+            mark = f"{name}@{waiting['sha'][:16]}"
+            if mark not in waiting["seen"]:
+                return mark, name
+        return "", ""
 
     def _is_ours(self, decision: HumanDecision) -> bool:
         return decision.is_bot or decision.actor == self._policy.bot
@@ -131,14 +155,17 @@ class Watch:
         return bool(self._context.instance.get_runs(dg.RunsFilter(job_name=RELEASE, tags=wanted), limit=1))
 
     async def _plan(self, partition: str, waiting: dict[str, Any]) -> list[dg.RunRequest]:
+        mark = f"approved@{waiting['sha'][:16]}"
+        if mark in waiting["seen"]:
+            return []
         key = TicketKey.from_partition(partition)
         approvers = frozenset(self._policy.approvers)
         who = await plan_approver(self._tracker, key, waiting["sha"], approvers, self._policy.bot)
-        if not who or "approved" in waiting["seen"]:
+        if not who:
             return []
         if active_runs(self._context.instance, partition) or not await self._is_current(partition, waiting):
             return []
-        waiting["seen"] = [*waiting["seen"], "approved"]
+        waiting["seen"] = [*waiting["seen"], mark][-_SEEN:]
         assets = JOBS[DELIVER][JOBS[DELIVER].index("approved_plan") :]
         step = RunStep(job=DELIVER, assets=assets, reason=f"the plan was approved by {who}")
         return [order_request(step_order(step, partition), f"plan:{partition}:{waiting['sha']}")]

@@ -101,12 +101,18 @@ async def _remove_orphans(
     """Delete workshops of unknown tickets, and of ended ones whose time is over."""
     oldest = datetime.now(UTC) - timedelta(hours=policy.workshop_ttl_hours)
     for partition, found in _by_ticket(await workshops.list()).items():
-        if await _is_needed(context, artifacts, partition):
-            continue
-        for workshop in found:
-            if workshop.created_at is not None and workshop.created_at < oldest:
-                await workshops.delete(workshop.name)
-                context.log.info(f"removed workshop {workshop.name}: nobody needs it any more")
+        old = [workshop for workshop in found if workshop.created_at is not None and workshop.created_at < oldest]
+        try:
+            if old and not await _is_needed(context, artifacts, partition):
+                await _remove(context, workshops, old)
+        except AtelierError as error:  # one ticket that cannot be looked at must not keep those of the others
+            context.log.warning(f"workshops of {partition or 'no ticket'} stay: {error}")
+
+
+async def _remove(context: dg.SensorEvaluationContext, workshops: Workshops, found: Sequence[WorkshopStatus]) -> None:
+    for workshop in found:
+        await workshops.delete(workshop.name)
+        context.log.info(f"removed workshop {workshop.name}: nobody needs it any more")
 
 
 def _by_ticket(found: Sequence[WorkshopStatus]) -> dict[str, list[WorkshopStatus]]:

@@ -64,8 +64,9 @@ def _ended_since(context: dg.SensorEvaluationContext, fields: dict[str, Any]) ->
         if page.records:
             fields[kind.value] = page.cursor
         run_ids += [record.run_id for record in page.records]
-    runs: Sequence[dg.DagsterRun] = context.instance.get_runs(dg.RunsFilter(run_ids=run_ids)) if run_ids else ()
-    return [run for run in runs if tags.PARTITION in run.tags]
+    records = context.instance.get_run_records(dg.RunsFilter(run_ids=run_ids)) if run_ids else ()
+    ended = sorted(records, key=lambda record: record.end_time or 0.0)  # the last one of a ticket is what counts
+    return [record.dagster_run for record in ended if tags.PARTITION in record.dagster_run.tags]
 
 
 async def _requests(

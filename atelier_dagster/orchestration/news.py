@@ -36,19 +36,20 @@ def failed_step(instance: dg.DagsterInstance, run: dg.DagsterRun) -> tuple[str, 
 async def tell_failure(instance: dg.DagsterInstance, tracker: Tracker, run: dg.DagsterRun, log: logging.Logger) -> None:
     """Tell the ticket which step failed and how to go on. Not being able to must not stop the ticket."""
     step, message = failed_step(instance, run)
-    key = TicketKey.from_partition(run.tags[tags.PARTITION])
+    partition = run.tags[tags.PARTITION]
     try:
+        key = TicketKey.from_partition(partition)
         await tell(tracker, key, "failure", run_failed(step, message, run.run_id))
-    except AtelierError as error:
-        log.warning(f"{key}: could not tell that run {run.run_id} failed: {error}")
+    except AtelierError as error:  # a partition that somebody made by hand may be no ticket at all
+        log.warning(f"{partition}: could not tell that run {run.run_id} failed: {error}")
 
 
 async def tell_waiting(tracker: Tracker, partition: str, step: WaitStep, log: logging.Logger) -> None:
     """Tell the ticket what it waits for, unless a step has done so."""
     if step.kind in _TOLD_BY_STEPS:
         return
-    key = TicketKey.from_partition(partition)
     try:
+        key = TicketKey.from_partition(partition)
         await tell(tracker, key, "waiting", waits(step.kind.value, step.reason))
     except AtelierError as error:
-        log.warning(f"{key}: could not tell what it waits for: {error}")
+        log.warning(f"{partition}: could not tell what it waits for: {error}")
