@@ -34,12 +34,28 @@ def _secret(name: str) -> Any:
     return dg.EnvVar(name) if os.environ.get(name) else ""
 
 
-def build_resources(settings: Settings) -> dict[str, Any]:
-    """The resources that settings describe."""
-    home = settings.home.resolve()
-    artifacts = ArtifactsResource(
+def build_resources(settings: Settings, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The resources that settings describe. One that is overridden is also what others are built upon.
+
+    Raises `KeyError` for an override of something that is no resource.
+    """
+    given = dict(overrides or {})
+    resources = _built_upon(
+        settings,
+        artifacts=given.get("artifacts") or _artifacts(settings),
+        llm=given.get("llm") or _llm(settings),
+        agent=given.get("agent") or _agent(settings),
+    )
+    unknown = set(given) - set(resources)
+    if unknown:
+        raise KeyError(f"no such resource: {', '.join(sorted(unknown))}")
+    return {**resources, **given}
+
+
+def _artifacts(settings: Settings) -> ArtifactsResource:
+    return ArtifactsResource(
         kind=settings.artifacts,
-        root=str(home / "artifacts"),
+        root=str(settings.home.resolve() / "artifacts"),
         bucket=settings.s3_bucket,
         prefix=settings.s3_prefix,
         endpoint_url=settings.s3_endpoint_url,
@@ -47,7 +63,10 @@ def build_resources(settings: Settings) -> dict[str, Any]:
         access_key_id=settings.s3_access_key_id,
         secret_access_key=_secret("ATELIER_S3_SECRET_ACCESS_KEY"),
     )
-    llm = LlmResource(
+
+
+def _llm(settings: Settings) -> LlmResource:
+    return LlmResource(
         base_url=settings.llm_base_url,
         api_key=_secret("ATELIER_LLM_API_KEY"),
         model=settings.llm_model,
@@ -55,8 +74,11 @@ def build_resources(settings: Settings) -> dict[str, Any]:
         embedding_model=settings.llm_embedding_model,
         timeout=settings.llm_timeout,
     )
-    opencode = settings.agent_binary or find_opencode(home / "tools")
-    agent = AgentResource(
+
+
+def _agent(settings: Settings) -> AgentResource:
+    opencode = settings.agent_binary or find_opencode(settings.home.resolve() / "tools")
+    return AgentResource(
         kind=settings.agent,
         binary=str(opencode or ""),
         command=list(settings.agent_command),
@@ -64,6 +86,10 @@ def build_resources(settings: Settings) -> dict[str, Any]:
         test_timeout=settings.test_timeout,
         qa_timeout=settings.qa_timeout,
     )
+
+
+def _built_upon(settings: Settings, artifacts: Any, llm: Any, agent: Any) -> dict[str, Any]:
+    home = settings.home.resolve()
     return {
         "artifacts": artifacts,
         IO_MANAGER: ArtifactIO(artifacts=artifacts),
@@ -101,17 +127,13 @@ def build_resources(settings: Settings) -> dict[str, Any]:
 
 def build_defs(resource_overrides: Mapping[str, Any] | None = None, settings: Settings | None = None) -> dg.Definitions:
     """The definitions of one installation. Any resource can be replaced by key; a test needs nothing else."""
-    resources = build_resources(settings or load_settings())
-    unknown = set(resource_overrides or {}) - set(resources)
-    if unknown:
-        raise KeyError(f"no such resource: {', '.join(sorted(unknown))}")
     return dg.Definitions(
         assets=dg.load_assets_from_modules(  # pyright: ignore[reportUnknownMemberType]
             [intake, planning, building, reviewing, delivery, validation]
         ),
         jobs=build_jobs(),
         sensors=[intake_sensor, progress, approval_watch, housekeeping],
-        resources={**resources, **(resource_overrides or {})},
+        resources=build_resources(settings or load_settings(), resource_overrides),
         executor=dg.in_process_executor,
     )
 

@@ -29,6 +29,8 @@ from atelier_dagster.factory.verdict import Review, ReviewVerdict
 
 _LONG = 4_000
 _CELL = 300
+_MANY = 200
+"""Lines of a list or a table that are shown."""
 
 Shown = dict[str, Any]
 
@@ -37,7 +39,7 @@ def show(artifact: Artifact[Any]) -> Shown:
     """Metadata of a materialization: the answer first, then where it stands in the journey."""
     shown = _SHOW[artifact.asset](artifact.value) if artifact.asset in _SHOW else {}
     return {
-        **shown,
+        **{name: short(value) if isinstance(value, str) else value for name, value in shown.items()},
         "attempt": f"cycle {artifact.cycle}, round {artifact.round}, attempt {artifact.attempt}",
         "sha256": artifact.sha256,
     }
@@ -45,10 +47,15 @@ def show(artifact: Artifact[Any]) -> Shown:
 
 def escaped(text: str, limit: int = _LONG) -> str:
     """Untrusted text as Markdown that shows it and does nothing else."""
-    cut = text if len(text) <= limit else text[:limit] + " [...]"
+    cut = short(text, limit)
     for character in "\\`*_{}[]<>|#!":
         cut = cut.replace(character, "\\" + character)
     return cut
+
+
+def short(text: str, limit: int = 1000) -> str:
+    """Text cut to `limit` characters."""
+    return text if len(text) <= limit else text[:limit] + " [...]"
 
 
 def code_block(text: str, language: str = "", limit: int = _LONG, *, tail: bool = False) -> str:
@@ -64,14 +71,16 @@ def code_block(text: str, language: str = "", limit: int = _LONG, *, tail: bool 
 def bullets(items: Iterable[str], none: str = "none") -> str:
     """A Markdown list of untrusted lines."""
     lines = [f"- {escaped(' '.join(item.split()), 1000)}" for item in items]
-    return "\n".join(lines) or none
+    rest = [f"- and {len(lines) - _MANY} more"] if len(lines) > _MANY else []
+    return "\n".join(lines[:_MANY] + rest) or none
 
 
 def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """A Markdown table of untrusted cells."""
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    lines += ["| " + " | ".join(escaped(" ".join(c.split()), _CELL) for c in row) + " |" for row in rows]
-    return "\n".join(lines)
+    lines = ["| " + " | ".join(escaped(" ".join(c.split()), _CELL) for c in row) + " |" for row in rows]
+    rest = [f"\nand {len(lines) - _MANY} more"] if len(lines) > _MANY else []
+    head = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return "\n".join(head + lines[:_MANY] + rest)
 
 
 def _md(text: str) -> Any:
@@ -85,9 +94,11 @@ def _ticket(value: Ticket) -> Shown:
         "author": value.author,
         "base": f"{value.base_branch} at {value.base_commit[:12] or 'nothing yet (empty repository)'}",
     }
-    if value.url.startswith(("http://", "https://")):
-        shown["link"] = dg.MetadataValue.url(value.url)
-    return shown
+    return shown | _link(value.url)
+
+
+def _link(url: str) -> Shown:
+    return {"link": dg.MetadataValue.url(url)} if url.startswith(("http://", "https://")) and len(url) < _LONG else {}
 
 
 def _analysis(value: Analysis) -> Shown:
@@ -224,11 +235,7 @@ def _pull_request(value: PullRequest) -> Shown:
         "changed files": value.changed_files,
         "body": _md(value.body[:8000]),
     }
-    if value.url.startswith(("http://", "https://")):
-        shown["link"] = dg.MetadataValue.url(value.url)
-    else:
-        shown["where"] = value.url
-    return shown | _concerns(value.concerns)
+    return shown | (_link(value.url) or {"where": value.url}) | _concerns(value.concerns)
 
 
 def _approval(value: Approval) -> Shown:

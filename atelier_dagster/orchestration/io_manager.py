@@ -25,8 +25,12 @@ class ArtifactIOManager(dg.IOManager):
         self._seen: tuple[str, str, History] | None = None
 
     def handle_output(self, context: dg.OutputContext, obj: Artifact[Any]) -> None:
-        """Keep an artifact, and note it in the ticket's ledger."""
-        asyncio.run(self._keep(context, obj))
+        """Keep an artifact, and note it in the ticket's ledger. Fails with the store's typed error."""
+        try:
+            asyncio.run(self._keep(context, obj))
+        except AtelierError as error:
+            note_error(context.step_context.instance, context.run_id, error)
+            raise as_failure(error) from error
 
     def load_input(self, context: dg.InputContext) -> Artifact[Any]:
         """The upstream's current artifact. Fails with `STALE_INPUT` or `NOT_FOUND`, saying what to rematerialize."""

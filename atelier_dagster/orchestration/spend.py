@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,13 +43,21 @@ def spent_so_far(instance: dg.DagsterInstance, partition: str) -> Spend:
         for record in instance.fetch_materializations(filters, limit=500).records:
             materialization = record.asset_materialization
             metadata: Mapping[str, Any] = materialization.metadata if materialization else {}
-            calls += _number(metadata, _CALLS)
-            tokens_in += _number(metadata, _TOKENS_IN)
-            tokens_out += _number(metadata, _TOKENS_OUT)
-            if _COST in metadata:
-                cost = (cost or 0.0) + float(str(metadata[_COST].value))
-    return Spend(int(calls), int(tokens_in), int(tokens_out), cost)
+            calls += _count(metadata, _CALLS)
+            tokens_in += _count(metadata, _TOKENS_IN)
+            tokens_out += _count(metadata, _TOKENS_OUT)
+            if (paid := _number(metadata, _COST)) is not None:
+                cost = (cost or 0.0) + paid
+    return Spend(calls, tokens_in, tokens_out, cost)
 
 
-def _number(metadata: Any, name: str) -> int:
-    return int(metadata[name].value) if name in metadata else 0
+def _number(metadata: Mapping[str, Any], name: str) -> float | None:
+    """A number of a step. Anything else was reported by somebody else than a step, and counts for nothing."""
+    value: object = metadata[name].value if name in metadata else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        return None
+    return value
+
+
+def _count(metadata: Mapping[str, Any], name: str) -> int:
+    return int(_number(metadata, name) or 0)
