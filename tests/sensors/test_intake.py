@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from atelier_dagster.artifacts import DirectoryStore
 from atelier_dagster.factory.approval import Action
+from atelier_dagster.factory.change import Ending, Outcome
 from atelier_dagster.factory.errors import Unavailable
+from atelier_dagster.factory.ticket import TicketKey
 from atelier_dagster.orchestration import partitions, tags
 from tests.support.journey import Journey
 from tests.support.ticks import Ticks
@@ -55,7 +58,7 @@ def test_a_configured_author_is_taken_in(house: Ticks) -> None:
 
 
 @pytest.mark.parametrize("change", [{"state": "closed"}, {"labels": ()}])
-def test_a_ticket_that_is_taken_away_is_closed_once(house: Ticks, change: dict[str, str]) -> None:
+def test_a_ticket_that_is_taken_away_is_closed_once(house: Ticks, change: dict[str, Any]) -> None:
     house.ticket()
     (first,) = house.tick("intake")
     house.ticket(**change)
@@ -75,8 +78,6 @@ def test_a_cancelled_ticket_that_is_labelled_again_starts_its_next_cycle(house: 
     house.ticket(labels=())
     (run,) = house.tick("intake")
     house.end(run)
-    from atelier_dagster.factory.change import Ending, Outcome
-
     journey.materialize("outcome", by_hand=Outcome(ending=Ending.CANCELLED))
     house.replay(journey, key, start=len(journey.entries) + len(journey.runs) - 1)
     house.ticket()
@@ -162,7 +163,7 @@ def test_ten_thousand_known_tickets_with_nothing_new_cost_one_read(
 # ------------------------------------------------------------------------------------------------------ retries
 
 
-def waiting_after_failures(house: Ticks) -> tuple[Journey, object]:
+def waiting_after_failures(house: Ticks) -> TicketKey:
     key = house.ticket()
     journey = Journey()
     journey.crash_at = lambda asset: asset == "plan"
@@ -170,33 +171,33 @@ def waiting_after_failures(house: Ticks) -> tuple[Journey, object]:
         journey.run(("ticket", "analysis", "plan"), job="deliver")
     house.replay(journey, key)
     house.tick("intake")
-    return journey, key
+    return key
 
 
 def test_a_retry_starts_the_run_that_failures_hold(house: Ticks) -> None:
-    _, key = waiting_after_failures(house)
-    house.say(key, "/atelier retry")  # type: ignore[arg-type]
+    key = waiting_after_failures(house)
+    house.say(key, "/atelier retry")
     (run,) = house.tick("intake")
     assert run.job_name == "deliver"
     assert tags.RETRY in run.tags
     house.cursors.clear()
     assert house.tick("intake") == []
     house.end(run, "failure")
-    house.say(key, "me too")  # type: ignore[arg-type]
+    house.say(key, "me too")
     assert house.tick("intake") == []  # the same retry never starts a second run
 
 
 @pytest.mark.parametrize("author", ["mallory", "atelier[bot]"])
 def test_strangers_and_the_bot_retry_nothing(house: Ticks, author: str) -> None:
-    _, key = waiting_after_failures(house)
-    house.say(key, "/atelier retry", author)  # type: ignore[arg-type]
+    key = waiting_after_failures(house)
+    house.say(key, "/atelier retry", author)
     assert house.tick("intake") == []
 
 
 def test_a_retry_while_a_run_is_active_waits_for_its_end(house: Ticks) -> None:
-    _, key = waiting_after_failures(house)
+    key = waiting_after_failures(house)
     active = house.run("local~demo~shop~1")
-    house.say(key, "/atelier retry")  # type: ignore[arg-type]
+    house.say(key, "/atelier retry")
     assert house.tick("intake") == []
     assert house.tick("intake") == []
     house.end(active, "failure")

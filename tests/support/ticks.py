@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -312,7 +312,7 @@ def _moved(artifact: Artifact[Any], key: TicketKey, renamed: dict[str, str]) -> 
 
 
 @contextmanager
-def ticks(**settings: Any) -> Iterator[Ticks]:
+def ticks(**settings: Any) -> Generator[Ticks]:
     """An empty installation; `settings` as in `Settings`."""
     home = Path(tempfile.mkdtemp(prefix="atelier-tick-", dir=_SCRATCH))
     try:
