@@ -170,7 +170,8 @@ class _Job:
         result = await self.inside.script(PREPARE, self.branch, start, name, "", ok=(0, NEEDS_COMMIT))
         if result.exit_code != NEEDS_COMMIT:
             return
-        ref = f"refs/atelier/handover/{name}"
+        # One name a workshop: what a killed process left there, the next one takes over and removes.
+        ref = f"refs/atelier/handover/{short(self.record.name)}"
         await self.repository.set_ref(ref, start)
         try:
             known = result.stdout.decode("ascii", "replace").strip()

@@ -66,7 +66,7 @@ async def _clone(
     inside, path = Inside(workshops, status.name), f"verify/{short(name)}.bundle"
     known = start if start and start != head and await repository.contains(head, start) else ""
     for have in dict.fromkeys((known, "")):
-        data = await _bundle(repository, head, have, name)
+        data = await _bundle(repository, head, have, status.name)
         await workshops.put_file(status.name, path, data)
         argv = (directory, f"{status.home}/{path}", head, have, status.workdir)
         # Under an id that follows from the tests': a clone that they may still be running in is never made anew.
@@ -76,8 +76,9 @@ async def _clone(
             return
 
 
-async def _bundle(repository: HostRepository, head: str, have: str, name: str) -> bytes:
-    ref = f"refs/atelier/verify/{short(name)}"
+async def _bundle(repository: HostRepository, head: str, have: str, workshop: str) -> bytes:
+    # One name a workshop: what a killed process left there, the next one takes over and removes.
+    ref = f"refs/atelier/verify/{short(workshop)}"
     await repository.set_ref(ref, head)
     try:
         return await repository.bundle([ref], [have] if have else [])
