@@ -103,8 +103,7 @@ def test_a_ticket_left_standing_is_moved_on_once_and_not_before_its_time(
     (run,) = house.tick("housekeeping")
     assert run.job_name == "deliver"
     assert house.tick("housekeeping") == []  # it is active
-    house.end(run)
-    assert house.tick("housekeeping") == [] or run.tags[tags.AFTER]
+    assert run.tags[tags.AFTER] == house.history(key).runs[-1].run_id
 
 
 def test_tickets_that_wait_for_a_human_or_have_ended_are_left_alone(
@@ -181,11 +180,11 @@ def test_a_launcher_that_cannot_tell_is_asked_nothing(house: Ticks, monkeypatch:
     launcher: Any = Launcher(WorkerStatus.FAILED)
     launcher.supports_check_run_worker_health = False
     monkeypatch.setattr(type(house.instance), "run_launcher", launcher)
-    assert fail_lost_runs(house.instance, grace_seconds=0) == []
+    assert not fail_lost_runs(house.instance, grace_seconds=0)
 
 
 def test_what_ended_or_waits_in_the_queue_is_never_lost(house: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
     house.ended("local~demo~shop~1")
     house.run("local~demo~shop~1")
     monkeypatch.setattr(type(house.instance), "run_launcher", Launcher(WorkerStatus.NOT_FOUND))
-    assert fail_lost_runs(house.instance, grace_seconds=0) == []
+    assert not fail_lost_runs(house.instance, grace_seconds=0)
