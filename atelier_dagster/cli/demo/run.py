@@ -22,12 +22,13 @@ from atelier_dagster.cli.demo.journey import Journey
 from atelier_dagster.cli.demo.place import Model, Place, demo_home, fresh_home, make_place, only_demo, own_model
 from atelier_dagster.cli.demo.show import Display
 from atelier_dagster.cli.home import prepare_home
+from atelier_dagster.cli.interrupts import one_interrupt
 from atelier_dagster.cli.local import name_for
-from atelier_dagster.cli.stack import Stack, StackOptions, free_port
+from atelier_dagster.cli.stack import Stack, StackOptions, check_port_free, free_port
 from atelier_dagster.demo import DemoTicket, Expectation, catalogue, get_ticket
 from atelier_dagster.factory.approval import Action
 from atelier_dagster.factory.change import DiffStat
-from atelier_dagster.factory.errors import AtelierError, InvalidInput, TimedOut
+from atelier_dagster.factory.errors import AtelierError, InvalidInput, NotFound, Refused, TimedOut
 from atelier_dagster.factory.ticket import RepoRef
 from atelier_dagster.orchestration.client import DagsterClient
 from atelier_dagster.ports import Preflight, Workshops
@@ -73,7 +74,20 @@ def list_journeys() -> None:
 
 
 def run(wish: Wish) -> int:
-    """The demo; its exit code: 0 only if every journey ended as its ticket should."""
+    """The demo; its exit code: 0 only if every journey ended as its ticket should, 130 after Ctrl-C.
+
+    However it ends, its processes and workshops are gone.
+    """
+    with one_interrupt() as interrupt:
+        try:
+            return _run(wish)
+        except KeyboardInterrupt:
+            return interrupt.exit_code
+
+
+def _run(wish: Wish) -> int:
+    if wish.port:
+        check_port_free(wish.port)
     user = load_settings()
     shows = _shows(wish)
     console = output.stdout()
@@ -175,11 +189,13 @@ class _Stage:
 
     def _on_stack(self, stack: Stack, runner: asyncio.Runner, journeys: list[Journey]) -> int:
         with Display(self._console, journeys) as display:
-            stack.start(lambda text: display.line(f"Dagster: {text}"))
-            display.line(f"Dagster is ready: {stack.url}")
             try:
+                stack.start(lambda text: display.line(f"Dagster: {text}"))
+                display.line(f"Dagster is ready: {stack.url}")
                 self._follow(stack, runner, journeys, display)
             except BaseException:
+                with contextlib.suppress(OSError):  # the terminal may be gone
+                    display.line("stopping")
                 cancel_runs(stack.url, journeys)
                 raise
             finally:
@@ -306,7 +322,8 @@ def cancel_runs(url: str, journeys: Sequence[Journey]) -> None:
     with DagsterClient(url, timeout=5.0) as client, contextlib.suppress(AtelierError):
         for journey in journeys:
             for run_ in client.active_runs(journey.key.partition):
-                client.terminate(run_.run_id)
+                with contextlib.suppress(NotFound, Refused):  # it has ended meanwhile
+                    client.terminate(run_.run_id)
 
 
 def clean_workshops(place: Place) -> None:
