@@ -51,7 +51,7 @@ class _FileWithoutSecrets(TomlConfigSettingsSource):
 class Settings(BaseSettings):
     """Settings of one installation. Environment names are the field names in capitals after `ATELIER_`."""
 
-    model_config = SettingsConfigDict(env_prefix="ATELIER_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="ATELIER_", env_ignore_empty=True, extra="forbid", frozen=True)
 
     home: Path = Path(".atelier")
     """Where everything that Atelier keeps lives: tickets, repositories, artifacts, workshops, Dagster's own storage."""

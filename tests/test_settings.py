@@ -27,6 +27,13 @@ def test_the_environment_wins_over_the_file(elsewhere: Path, monkeypatch: pytest
     assert (settings.label, settings.review_redos) == ("agent", 1)
 
 
+def test_an_empty_variable_is_as_good_as_none(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (elsewhere / "atelier.toml").write_text('label = "factory"\n')
+    for name in Settings.model_fields:
+        monkeypatch.setenv(f"ATELIER_{name.upper()}", "")
+    assert load_settings() == Settings(label="factory")
+
+
 @pytest.mark.parametrize("text", ["alice, bob", '["alice", "bob"]', "alice,bob,"])
 def test_lists_in_the_environment(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATELIER_APPROVERS", text)

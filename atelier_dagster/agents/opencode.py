@@ -23,7 +23,7 @@ _CONFIG = f"{_CONFIG_HOME}/opencode/opencode.json"
 _GUARD = f"{_CONFIG_HOME}/opencode/guard.js"
 _START = ".agent/start.sh"
 _OLDEST = (1, 18)
-_INSTALL = "run `python3 bootstrap.py setup`, or set ATELIER_OPENCODE to the program of an installed OpenCode"
+_INSTALL = "run `python3 bootstrap.py setup`, or set ATELIER_AGENT_BINARY to an installed OpenCode"
 # With a title given, no model is paid to invent one.
 _OPTIONS = ("--auto", "--format", "json", "--title", "Atelier")
 _SWITCHES = (

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def opencode_binary() -> Path:
     """The installed program; its absence is a failure, never a skip."""
-    binary = find_opencode(ROOT / ".atelier" / "tools", override=os.environ.get("ATELIER_OPENCODE", ""))
+    binary = find_opencode(ROOT / ".atelier" / "tools", override=os.environ.get("ATELIER_AGENT_BINARY", ""))
     assert binary is not None, "OpenCode is missing: run `python3 bootstrap.py setup`"
     return binary
 
