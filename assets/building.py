@@ -258,7 +258,7 @@ async def test_report(
         artifacts.store(),
         spec=workshop_spec(site, key, campaign.value.id, record),
         head=integration.value.head,
-        exec_id=f"test-{integration.sha256[:16]}-{context.run_id[:8]}",
+        exec_id=f"test-{integration.sha256[:16]}-{context.run.run_id[:8]}",
         timeout=agent.test_timeout,
         tail=_TAIL_CHARACTERS,
     )

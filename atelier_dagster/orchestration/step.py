@@ -23,9 +23,6 @@ from atelier_dagster.orchestration.failures import as_failure, note_error
 from atelier_dagster.orchestration.history import run_history
 from atelier_dagster.orchestration.partitions import tickets_partitions
 
-# `data_version` is beta in Dagster; it is pinned and tested here, so users need not hear of it at every step.
-warnings.filterwarnings("ignore", category=dg.BetaWarning)
-
 OWNERS = ["team:atelier"]
 IO_MANAGER = "artifact_io"
 
@@ -66,7 +63,7 @@ def ticket_key(context: dg.AssetExecutionContext) -> TicketKey:
 
 async def read_history(context: dg.AssetExecutionContext, store: ArtifactStore) -> History:
     """The ticket's artifacts so far, this run's included."""
-    return await run_history(context.instance, store, context.partition_key, context.run_id).read()
+    return await run_history(context.instance, store, context.partition_key, context.run.run_id).read()
 
 
 def envelope(asset: str, partition: str, made: Made, inputs: Mapping[str, Artifact[Any]]) -> Artifact[Any]:
@@ -99,12 +96,15 @@ def as_output(
     """
     artifact = envelope(asset, context.partition_key, made, inputs)
     duration = dg.MetadataValue.text(f"{time.monotonic() - started:.1f} s")
-    return dg.Output(
-        artifact,
-        output_name=output_name,
-        data_version=dg.DataVersion(artifact.sha256),
-        metadata={**show(artifact), **made.metadata, "duration": duration},
-    )
+    with warnings.catch_warnings():
+        # `data_version` is beta in Dagster, which is pinned: users need not hear of it at every step
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        return dg.Output(
+            artifact,
+            output_name=output_name,
+            data_version=dg.DataVersion(artifact.sha256),
+            metadata={**show(artifact), **made.metadata, "duration": duration},
+        )
 
 
 async def guarded(context: dg.AssetExecutionContext, work: Awaitable[Made | None]) -> Made | None:
@@ -112,7 +112,7 @@ async def guarded(context: dg.AssetExecutionContext, work: Awaitable[Made | None
     try:
         return await work
     except AtelierError as error:
-        note_error(context.instance, context.run_id, error)
+        note_error(context.instance, context.run.run_id, error)
         raise as_failure(error) from error
 
 
