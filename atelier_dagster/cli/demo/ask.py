@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -11,8 +11,10 @@ from rich.syntax import Syntax
 
 from atelier_dagster.cli.demo.journey import Journey
 from atelier_dagster.factory.approval import Action
-from atelier_dagster.factory.change import DiffStat, PullRequest
+from atelier_dagster.factory.budgets import REVIEWS
+from atelier_dagster.factory.change import DiffStat, PullRequest, TestReport
 from atelier_dagster.factory.plan import Plan
+from atelier_dagster.factory.verdict import Review
 
 _FILES = 20
 _DIFF_CHARACTERS = 20_000
@@ -39,11 +41,26 @@ def describe_pull_request(journey: Journey) -> str:
         lines.append(f"  {diff.files} files, +{diff.insertions} -{diff.deletions}")
         lines += [f"    {escape(path)}" for path in diff.paths[:_FILES]]
         lines += [f"    and {len(diff.paths) - _FILES} more"] if len(diff.paths) > _FILES else []
+    lines += [f"  {escape(text)}" for text in _examined(journey)]
     if value.concerns:
         lines += ["  [yellow]Outstanding concerns:[/]", *(f"    - {escape(text)}" for text in value.concerns)]
     else:
         lines.append("  No outstanding concerns.")
     return "\n".join(lines)
+
+
+def _examined(journey: Journey) -> Iterator[str]:
+    """What was tested and reviewed, what was not, and what it cost."""
+    report = journey.value("test_report")
+    yield f"tests: {report.status.value if isinstance(report, TestReport) else 'not run'}"
+    reviews = [review for asset, _ in REVIEWS if isinstance(review := journey.value(asset), Review)]
+    said = ", ".join(f"{review.role} {review.verdict.verdict.value}" for review in reviews if review.triggered)
+    yield f"reviews: {said or 'none'}"
+    left_out = sorted({path for review in reviews for path in review.unreviewed})
+    if left_out:
+        yield f"not reviewed: {', '.join(left_out[:_FILES])}" + (" ..." if len(left_out) > _FILES else "")
+    cost = "" if journey.cost_usd is None else f", {journey.cost_usd:.4f} USD"
+    yield f"so far: {journey.tokens} tokens{cost}"
 
 
 def describe_plan(journey: Journey) -> str:

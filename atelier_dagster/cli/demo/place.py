@@ -9,12 +9,12 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from atelier_dagster.agents import find_opencode
-from atelier_dagster.factory.errors import InvalidInput, Refused
+from atelier_dagster.factory.errors import InvalidInput, Refused, Unavailable
 from atelier_dagster.settings import Settings
 
 _MARKER = ".atelier-demo"
@@ -110,9 +110,8 @@ def demo_home(user: Settings) -> Path:
 
 @contextmanager
 def only_demo(home: Path) -> Generator[None]:
-    """Hold the one lock of this home's demo. Raises `Refused` while another one runs."""
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with (home.parent / "demo.lock").open("w") as file:
+    """Hold the one lock of this home's demo. Raises `Refused` while another one runs, `Unavailable`."""
+    with _open_lock(home.parent) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -120,6 +119,16 @@ def only_demo(home: Path) -> Generator[None]:
                 "another demo runs here already", fix="end it first, or set ATELIER_HOME to another directory"
             ) from None
         yield
+
+
+def _open_lock(folder: Path) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / "demo.lock").open("w")
+    except OSError as error:
+        raise Unavailable(
+            f"{folder} cannot be written: {error.strerror}", fix="set ATELIER_HOME to a directory of yours"
+        ) from None
 
 
 def fresh_home(home: Path, *, keep: bool) -> None:

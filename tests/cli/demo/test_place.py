@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from atelier_dagster.cli.demo.place import Model, fresh_home, make_place, only_demo, own_model
-from atelier_dagster.factory.errors import InvalidInput, Refused
+from atelier_dagster.factory.errors import InvalidInput, Refused, Unavailable
 from atelier_dagster.settings import Settings
 
 SCRIPT = Model("http://127.0.0.1:1/v1", "script", scripted=True)
@@ -37,6 +37,12 @@ def test_there_is_one_demo_at_a_time(tmp_path: Path) -> None:
     with only_demo(tmp_path / "demo"), pytest.raises(Refused), only_demo(tmp_path / "demo"):
         pass
     with only_demo(tmp_path / "demo"):
+        pass
+
+
+def test_a_home_that_cannot_be_written_is_said_with_what_helps(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match="ATELIER_HOME"), only_demo(tmp_path / "file" / "demo"):
         pass
 
 

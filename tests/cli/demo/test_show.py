@@ -7,17 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 from rich.console import Console
 
 from atelier_dagster.cli.demo import ask, show, summary
 from atelier_dagster.cli.demo.journey import Journey, Made, RunSeen
 from atelier_dagster.demo import Expectation
 from atelier_dagster.factory.approval import Action
-from atelier_dagster.factory.change import DiffStat, Ending
+from atelier_dagster.factory.change import DiffStat, Ending, TestReport, TestStatus
 from atelier_dagster.factory.lineage import Artifact, Entry, History
 from atelier_dagster.factory.routing import DoneStep, RunStep, WaitKind, WaitStep
 from atelier_dagster.factory.ticket import TicketKey
-from tests.support.recorded import diff, pull_request, ticket
+from atelier_dagster.factory.verdict import Decision
+from tests.support.recorded import diff, pull_request, review, ticket
 
 KEY = TicketKey.parse("local/demo/shop#1")
 HEAD = "2" * 40
@@ -32,11 +34,12 @@ def console() -> tuple[Console, io.StringIO]:
     return Console(file=out, width=160, force_terminal=False), out
 
 
-def proposed(*concerns: str) -> Journey:
+def proposed(*concerns: str, **more: BaseModel) -> Journey:
     """A journey whose pull request waits for a decision."""
     journey = Journey("shop", KEY)
     entries: list[Entry] = []
-    values = {"ticket": ticket(KEY), "diff": diff(HEAD), "pull_request": pull_request(1, HEAD, *concerns)}
+    opened = pull_request(1, HEAD, *concerns)
+    values: dict[str, BaseModel] = {"ticket": ticket(KEY), "diff": diff(HEAD), **more, "pull_request": opened}
     for seq, (asset, value) in enumerate(values.items()):
         artifact = Artifact[type(value)](asset=asset, ticket=KEY.partition, cycle=1, value=value)
         entries.append(Entry.of(artifact, seq))
@@ -126,6 +129,16 @@ def test_a_person_sees_title_files_and_every_concern(monkeypatch: pytest.MonkeyP
     assert choice == ask.Choice(Action.APPROVE)
     shown = text.getvalue()
     assert all(part in shown for part in ("Sort the list", "a.py", "[Code] it is [red]slow[/]", "+one [red]line[/]"))
+
+
+def test_a_person_sees_what_was_examined_and_what_was_not() -> None:
+    refused = review("code", Decision.REQUEST_CHANGES).model_copy(update={"unreviewed": ("logo.png",)})
+    journey = proposed(test_report=TestReport(status=TestStatus.FAILED, head=HEAD), code_review=refused)
+    journey.made = [made("code_review")]
+    shown = ask.describe_pull_request(journey)
+    for words in ("tests: failed", "reviews: code request_changes", "not reviewed: logo.png", "so far: 10 tokens"):
+        assert words in shown
+    assert "tests: not run" in ask.describe_pull_request(proposed())
 
 
 @pytest.mark.parametrize(
