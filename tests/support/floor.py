@@ -67,7 +67,15 @@ FILES = {"README.md": "# Shop\n", ".devcontainer/test.sh": "echo all good\n"}
 
 _SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Hundreds of runs sync thousands of small files: in memory that takes no time."""
-DAGSTER: Mapping[str, Any] = {"telemetry": {"enabled": False}, "nux": {"enabled": False}}
+DAGSTER: Mapping[str, Any] = {
+    "telemetry": {"enabled": False},
+    "nux": {"enabled": False},
+    # what a run prints goes to its log anyway; the local manager starts two more processes a run
+    "compute_logs": {
+        "module": "dagster._core.storage.noop_compute_log_manager",
+        "class": "NoOpComputeLogManager",
+    },
+}
 
 
 @dataclass(frozen=True)
