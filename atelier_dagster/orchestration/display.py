@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -32,6 +33,10 @@ _CELL = 300
 _MANY = 200
 """Lines of a list or a table that are shown."""
 
+_SPECIAL = re.compile(r"[\\`*_{}\[\]<>|#!~&]")
+_STARTS = re.compile(r"^(\s*\d*)([-+=.)])", re.MULTILINE)
+"""What makes a list, a rule or a heading of a line that begins with it."""
+
 Shown = dict[str, Any]
 
 
@@ -48,9 +53,7 @@ def show(artifact: Artifact[Any]) -> Shown:
 def escaped(text: str, limit: int = _LONG) -> str:
     """Untrusted text as Markdown that shows it and does nothing else."""
     cut = short(text, limit)
-    for character in "\\`*_{}[]<>|#!":
-        cut = cut.replace(character, "\\" + character)
-    return cut
+    return _STARTS.sub(r"\1\\\2", _SPECIAL.sub(r"\\\g<0>", cut))
 
 
 def short(text: str, limit: int = 1000) -> str:
