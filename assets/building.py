@@ -52,7 +52,7 @@ async def workshops(
     """One workshop per sub-task; for rework, one on the integration branch with the union of the scopes."""
     key, history = ticket_key(context), await read_history(context, artifacts.store())
     start = building_start(history)
-    records = _rework(key, ticket, approved_plan.value, history) if start.rework else ()
+    records = rework_records(key, ticket, approved_plan.value, history) if start.rework else ()
     records = records or _first_delivery(key, ticket, approved_plan.value.plan.tasks)
     campaign = Campaign(
         id=f"{key.slug}-{ticket.cycle}",
@@ -82,7 +82,9 @@ def _first_delivery(key: TicketKey, ticket: Artifact[Ticket], tasks: Sequence[Su
     ]
 
 
-def _rework(key: TicketKey, ticket: Artifact[Ticket], plan: ApprovedPlan, history: History) -> Sequence[WorkshopRecord]:
+def rework_records(
+    key: TicketKey, ticket: Artifact[Ticket], plan: ApprovedPlan, history: History
+) -> Sequence[WorkshopRecord]:
     """The workshop of the first sub-task goes on, from what has been integrated."""
     integrated = history.all("integration", ticket.cycle)
     if not integrated:
@@ -124,7 +126,7 @@ async def changes(
     """What each agent delivered. Independent sub-tasks run at the same time, one that depends on others after them."""
     key = ticket_key(context)
     site = await open_site(key, forge, repositories, workshops, branches=[ticket.value.base_branch])
-    order = _waves(campaign.value, approved_plan.value)
+    order = waves_of(campaign.value, approved_plan.value)
     done: list[TaskChange] = []
     for wave in order:
         jobs = [
@@ -151,7 +153,8 @@ async def changes(
     return Made(Changes(tasks=tuple(done)), metadata=token_metadata(sum(i for i, _ in used), sum(o for _, o in used)))
 
 
-def _waves(campaign: Campaign, approved: ApprovedPlan) -> Sequence[Sequence[WorkshopRecord]]:
+def waves_of(campaign: Campaign, approved: ApprovedPlan) -> Sequence[Sequence[WorkshopRecord]]:
+    """Who works at the same time: whoever depends on others comes after them. A rework is one agent's."""
     if campaign.rework:
         return [campaign.workshops]
     records = {record.task_id: record for record in campaign.workshops}

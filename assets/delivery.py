@@ -201,7 +201,7 @@ async def outcome(
 ) -> Made:
     """How the cycle ended: the ticket told and closed, its workshops removed, the final spend read again."""
     key, history = ticket_key(context), await read_history(context, artifacts.store())
-    ending, reason = _ending(history, context.run.tags)
+    ending, reason = ending_of(history, context.run.tags)
     kept = workshop_name(key, ticket.cycle, "qa")  # for a look at what QA saw; housekeeping removes it after its time
     cleanup = await remove_workshops(workshops.workshops(), key.partition, keep=(kept,))
     for problem in cleanup.problems:
@@ -222,7 +222,7 @@ async def outcome(
     return Made(value, final=True, metadata=spend.as_metadata())
 
 
-def _ending(history: History, run_tags: Mapping[str, str]) -> tuple[Ending, str]:
+def ending_of(history: History, run_tags: Mapping[str, str]) -> tuple[Ending, str]:
     """A merge says how it ended; then a decision that counts; then what the run was told."""
     merged, judged = history.value("merge", Merge), history.value("approval", Approval)
     if merged is not None and merged.merged:

@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from atelier_dagster.artifacts import Ledger
+from atelier_dagster.artifacts import ArtifactStore, Ledger
 from atelier_dagster.factory.errors import AtelierError
 from atelier_dagster.factory.lineage import Artifact
 from atelier_dagster.factory.plan import Plan, SubTask
@@ -21,14 +21,15 @@ from tests.support.ticks import Ticks
 class Line:
     """`ticket` -> `analysis` (a gate) -> `plan`; a test says what each does next."""
 
-    def __init__(self, house: Ticks, partition: str = "local~demo~shop~1") -> None:
+    def __init__(self, house: Ticks, partition: str = "local~demo~shop~1", store: ArtifactStore | None = None) -> None:
         self.house = house
         self.partition = partition
         self.title = "Sort"
         self.open = True
         self.error: AtelierError | None = None
         self.read: list[Artifact[Any]] = []
-        self.objects: Any = house.store.objects
+        self.store = store or house.store
+        self.objects = self.store.objects
         add_tickets(house.instance, [partition])
         line = self
 
@@ -64,7 +65,7 @@ class Line:
             instance=self.house.instance,
             partition_key=self.partition,
             selection=list(assets) or None,
-            resources={IO_MANAGER: ArtifactIOManager(self.house.store, Ledger(self.objects))},
+            resources={IO_MANAGER: ArtifactIOManager(self.store, Ledger(self.objects))},
             raise_on_error=False,
         )
 

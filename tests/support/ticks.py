@@ -171,7 +171,7 @@ class Ticks:
             cursor=self.cursors.get(name),
             repository_def=repository(),
             sensor_name=name,
-            resources={key: made for key, made in self._resources().items() if key in sensor.required_resource_keys},
+            resources={key: made for key, made in self.resources().items() if key in sensor.required_resource_keys},
         )
         with warnings.catch_warnings(), context:
             # Dagster calls a deprecated property of its own when one resource holds another.
@@ -183,7 +183,8 @@ class Ticks:
         self.skipped = data.skip_message
         return runs
 
-    def _resources(self) -> dict[str, Any]:
+    def resources(self) -> dict[str, Any]:
+        """Those of the definitions, with stand-ins for tracker, forge and workshops."""
         settings = Settings(home=self.home, **self.settings)
         made = build_resources(settings)
         made["tracker"] = _TrackerOf(root=made["tracker"].root)
