@@ -1,4 +1,4 @@
-"""Whole tickets that meet trouble, through sensors and the run queue. All are handed in at once, as a team would."""
+"""Whole tickets through sensors and the run queue, with and without trouble; handed in together, as a team would."""
 
 from __future__ import annotations
 
@@ -62,6 +62,28 @@ def tickets(house: Installation) -> Mapping[str, TicketKey]:
         body = "" if name == "no-body" else f"Please do {name}. {order}"
         keys[name] = house.ticket(repo, f"Do {name}", body)
     return keys
+
+
+def test_a_labelled_ticket_ends_merged_and_examined(house: Installation) -> None:
+    repo = house.repository("happy", FILES)
+    key = house.ticket(repo, "Add a feature", "Please add it.")
+    opened = house.deliver(key)
+    assert opened.changed_files >= 1
+    assert opened.concerns == ()
+    assert house.history(key).current("approval") is None, "nobody decided yet"
+
+    outcome = house.finish(key)
+
+    assert outcome.ending is Ending.MERGED
+    history = house.history(key)
+    merge = history.value("merge", Merge)
+    assert merge is not None and merge.merged
+    assert asyncio.run(house.forge.branch_head(repo, "main")) == merge.commit
+    report = history.current("qa_report").artifact.value  # type: ignore[union-attr]
+    assert report.verdict.verdict is QaDecision.PASS
+    assert [evidence.path for evidence in report.evidence] == [".qa-evidence/exchange.txt"]
+    assert not asyncio.run(house.tracker.get_issue(key)).is_open
+    assert any("merged" in comment for comment in house.comments(key))
 
 
 def test_failing_tests_are_corrected(house: Installation, tickets: Mapping[str, TicketKey]) -> None:
