@@ -448,7 +448,7 @@ class Gateway(Preflight, Protocol):
         """One answer for a role of the journey (analyst, planner, architect, code, security, ops, ...).
 
         Retries what may succeed later within a total time limit. Raises `ModelAuthFailed`, `ModelBudgetExceeded`,
-        `ModelRefused`, `ModelUnavailable` (all `AtelierError`).
+        `ModelRefused`, `ModelUnavailable` (`ModelSilent` when every answer was empty); all are `AtelierError`.
         """
         ...
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from atelier_dagster.factory.errors import NotFound
+from atelier_dagster.factory.errors import ModelSilent, NotFound
 from atelier_dagster.factory.lineage import canonical_json, sha256_hex
 from atelier_dagster.factory.prompts import Prompt
-from atelier_dagster.ports import ChatMessage, Gateway, ObjectStore
+from atelier_dagster.ports import ChatAnswer, ChatMessage, Gateway, ObjectStore
 
 
 class CallRecord(BaseModel):
@@ -70,7 +70,9 @@ class Consultant:
         self.usage = Usage()
 
     async def ask(self, role: str, prompt: Prompt) -> str:
-        """The answer's text. Raises the gateway's typed errors."""
+        """The answer's text; "" from a model that says nothing however often it is asked, which readers of answers
+        take for one that cannot be read. Raises the gateway's other typed errors.
+        """
         question = [role, prompt.system, prompt.user, self._generation]
         key = f"calls/{self._ticket}/{sha256_hex(canonical_json(question))}.json"
         record = await self._earlier(key) or await self._call(key, role, prompt)
@@ -85,7 +87,10 @@ class Consultant:
 
     async def _call(self, key: str, role: str, prompt: Prompt) -> CallRecord:
         messages = (ChatMessage("system", prompt.system), ChatMessage("user", prompt.user))
-        answer = await self._gateway.chat(role, messages)
+        try:
+            answer = await self._gateway.chat(role, messages)
+        except ModelSilent:
+            answer = ChatAnswer(text="", model="")
         record = CallRecord(
             role=role,
             system=prompt.system,

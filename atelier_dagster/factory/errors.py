@@ -104,3 +104,9 @@ class ModelUnavailable(Unavailable):
     """The model endpoint did not answer usefully within the time limit."""
 
     code = "MODEL_UNAVAILABLE"
+
+
+class ModelSilent(ModelUnavailable):
+    """The model was reached and ended its answers, and said nothing in any of them."""
+
+    code = "MODEL_SILENT"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from atelier_dagster.factory.errors import ModelRefused
+from atelier_dagster.factory.errors import ModelRefused, ModelSilent
 from atelier_dagster.gateway._failures import FIX_URL, Failure, unavailable
 from atelier_dagster.ports import ChatAnswer
 
@@ -82,7 +82,7 @@ class Draft:
             return Failure(ModelRefused("the model spent its whole answer thinking", fix="allow it longer answers"))
         if self.finish_reason == "content_filter":
             return Failure(ModelRefused("the model endpoint's content filter holds the answer back", fix="reword it"))
-        return unavailable("the model answered nothing")
+        return Failure(ModelSilent("the model answered nothing", fix="ask again, or use another model"))
 
 
 async def read_chunks(draft: Draft, chunks: AsyncIterator[object]) -> None:

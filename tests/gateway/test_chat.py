@@ -17,6 +17,7 @@ from atelier_dagster.factory.errors import (
     ModelAuthFailed,
     ModelBudgetExceeded,
     ModelRefused,
+    ModelSilent,
     ModelUnavailable,
 )
 from atelier_dagster.gateway import OpenAIGateway
@@ -108,7 +109,7 @@ async def test_an_empty_answer_is_none(wire: Wire, text: str) -> None:
     wire.answers = [wire.text(text), wire.text("something")]
     assert (await wire.gateway().chat("code", ASK)).text == "something"
     wire.answers, wire.requests = [wire.text(text)], []
-    with pytest.raises(ModelUnavailable):
+    with pytest.raises(ModelSilent):
         await wire.gateway(max_attempts=3).chat("code", ASK)
     assert len(wire.requests) == 3
 
