@@ -11,7 +11,7 @@ from atelier_dagster.demo import catalogue, get_ticket
 from atelier_dagster.demo.features import FEATURES, recognise, wanted_by_somebody_never_content
 from atelier_dagster.demo.repositories import build, names
 from atelier_dagster.factory.errors import InvalidInput, NotFound
-from tests.support.demo import as_ticket, passes_its_tests
+from tests.support.demo import REWORDED, as_ticket, passes_its_tests
 from tests.support.opencode import git
 
 WANTED = {
@@ -24,17 +24,6 @@ WANTED = {
     "stubborn": ["health"],
     "two-halves": ["export", "statistics"],
     "broken-infra": ["version"],
-}
-REWORDED = {
-    "url-shortener": ("Short links", "Our URLs are too long to print. Give us a web page that makes them short."),
-    "rest-api": ("Cannot find anything", "Let readers look up a book by a piece of its title, upper or lower case."),
-    "bad-split": ("Who has my book?", "People borrow our books. Note who took one, and that it came back."),
-    "auth-module": ("Not everybody should add", "Only those who are signed in with our secret key may change things."),
-    "rename-field": ("Wrong word", "It says writer where it should say author. Please change it everywhere."),
-    "failing-tests": ("Feedback", "Readers should give each book a rating, and see the average."),
-    "stubborn": ("Is it alive?", "Add a liveness endpoint. Our reviewer is a perfectionist, be prepared."),
-    "two-halves": ("Numbers", "We need a spreadsheet of the shelf. And, separately, statistics by first letter."),
-    "broken-infra": ("What is deployed?", "Please show the running version at an address of its own."),
 }
 
 

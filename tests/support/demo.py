@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,19 @@ from atelier_dagster.demo.conversation import Conversation, Reply, read_conversa
 from atelier_dagster.factory.plan import GreenfieldSpec, Plan, SubTask, parse_plan
 from atelier_dagster.factory.prompts import Prompt, render
 from atelier_dagster.factory.ticket import Analysis, RepoRef, Ticket, TicketKey, parse_analysis
+
+REWORDED: Mapping[str, tuple[str, str]] = {
+    "url-shortener": ("Short links", "Our URLs are too long to print. Give us a web page that makes them short."),
+    "rest-api": ("Cannot find anything", "Let readers look up a book by a piece of its title, upper or lower case."),
+    "bad-split": ("Who has my book?", "People borrow our books. Note who took one, and that it came back."),
+    "auth-module": ("Not everybody should add", "Only those who are signed in with our secret key may change things."),
+    "rename-field": ("Wrong word", "It says writer where it should say author. Please change it everywhere."),
+    "failing-tests": ("Feedback", "Readers should give each book a rating, and see the average."),
+    "stubborn": ("Is it alive?", "Add a liveness endpoint. Our reviewer is a perfectionist, be prepared."),
+    "two-halves": ("Numbers", "We need a spreadsheet of the shelf. And, separately, statistics by first letter."),
+    "broken-infra": ("What is deployed?", "Please show the running version at an address of its own."),
+}
+"""Every ticket of the demo in other words: title and body."""
 
 TOOLS = ("bash", "edit", "glob", "grep", "read", "skill", "task", "todowrite", "webfetch", "write")
 

@@ -25,6 +25,7 @@ from atelier_dagster.factory.lineage import History
 from atelier_dagster.factory.ticket import RepoRef, TicketKey
 from atelier_dagster.forges import LocalForge, LocalTracker
 from atelier_dagster.orchestration.history import HistoryReader, active_runs
+from atelier_dagster.workshops import LocalWorkshops
 
 _POLL = 0.5
 _AGENT = Path(__file__).with_name("agent_script.py")
@@ -48,6 +49,12 @@ class Installation:
     tracker: LocalTracker
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    def take_in(self, name: str, source: Path) -> RepoRef:
+        """Take an existing repository in."""
+        repo = RepoRef(tracker="local", owner="test", name=name)
+        asyncio.run(self.forge.init(repo, source))
+        return repo
+
     def repository(self, name: str, files: Mapping[str, str] | None = None, branch: str = "main") -> RepoRef:
         """Take a small repository in; without files it is empty."""
         repo = RepoRef(tracker="local", owner="test", name=name)
@@ -65,8 +72,7 @@ class Installation:
 
     def history(self, key: TicketKey) -> History:
         """What is recorded about a ticket now."""
-        store = ArtifactStore(DirectoryStore(self.home / "artifacts"))
-        return asyncio.run(HistoryReader(self.instance, store, key.partition).read(with_runs=True))
+        return recorded(self.home, self.instance, key)
 
     def wait(self, what: str, condition: Callable[[], Any], limit: float = 300.0) -> Any:
         """Wait until `condition` gives something true. Fails with the stack's last words when it takes too long."""
@@ -124,6 +130,12 @@ class Installation:
         return "\n".join(lines)
 
 
+def recorded(home: Path, instance: dg.DagsterInstance, key: TicketKey) -> History:
+    """What is recorded about a ticket in a home."""
+    store = ArtifactStore(DirectoryStore(home / "artifacts"))
+    return asyncio.run(HistoryReader(instance, store, key.partition).read(with_runs=True))
+
+
 def make_repository(path: Path, files: Mapping[str, str], branch: str) -> None:
     """A git repository with one commit."""
     path.mkdir(parents=True)
@@ -163,4 +175,11 @@ def installation(model_url: str, environment: Mapping[str, str] | None = None) -
                     environment=wanted,
                 )
     finally:
+        asyncio.run(remove_workshops(home))
         shutil.rmtree(home, ignore_errors=True)
+
+
+async def remove_workshops(home: Path) -> None:
+    """End every supervisor of a home: they would survive the removal of their directories for a while."""
+    backend = LocalWorkshops(home / "workshops")
+    await asyncio.gather(*(backend.delete(status.name) for status in await backend.list()))

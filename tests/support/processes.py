@@ -55,6 +55,25 @@ def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log:
         pause.wait(_PAUSE)
 
 
+def processes_of(directory: Path) -> list[str]:
+    """Command lines of other processes that have to do with a directory: named, worked in, or opened below it."""
+    found: list[str] = []
+    for proc in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            command = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            places = [(proc / "cwd").readlink(), *_opened_by(proc)]
+            mine = int(proc.name) == os.getpid()
+            if not mine and (f"{directory}/" in command or any(place.is_relative_to(directory) for place in places)):
+                found.append(command)
+    return found
+
+
+def _opened_by(proc: Path) -> Generator[Path]:
+    for descriptor in (proc / "fd").iterdir():
+        with suppress(OSError):
+            yield descriptor.readlink()
+
+
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

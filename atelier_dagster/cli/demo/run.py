@@ -335,8 +335,7 @@ def clean_workshops(place: Place) -> None:
     async def clean() -> None:
         backend: Workshops = configured_resources(place.settings, ("workshops",)).workshops.workshops()
         async with asyncio.timeout(_CLEAN_SECONDS):
-            for status in await backend.list():
-                await backend.delete(status.name)
+            await asyncio.gather(*(backend.delete(status.name) for status in await backend.list()))
 
     try:
         asyncio.run(clean())
