@@ -131,7 +131,7 @@ async def test_retry_after_is_honoured(wire: Wire) -> None:
     assert 1.0 <= time.monotonic() - started < 5
 
 
-@pytest.mark.parametrize("wait", ["3600", formatdate(time.time() + 3600, usegmt=True)])
+@pytest.mark.parametrize("wait", ["3600", formatdate(time.time() + 3600, usegmt=True)], ids=["seconds", "date"])
 async def test_a_wait_beyond_the_limit_ends_at_once_and_says_why(wire: Wire, wait: str) -> None:
     wire.answers = [wire.error("429 T", "slow down", headers=f"Retry-After: {wait}\r\n")]
     started = time.monotonic()

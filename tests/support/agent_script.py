@@ -15,7 +15,7 @@ rework = "(rework)" in prompt.splitlines()[0]
 scope = re.search(r'<data name="scope"[^>]*>\n- (\S+)', prompt)
 
 
-def write(path, text):
+def write(path: str, text: str) -> None:
     target = pathlib.Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text)
