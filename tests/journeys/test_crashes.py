@@ -11,12 +11,14 @@ makes it findable, and no OpenAI-compatible endpoint takes an idempotency key fo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from atelier_dagster.factory.routing import DoneStep
+from atelier_dagster.knowledge import LanceKnowledge
 from tests.support.crashing import Gauntlet, Journey, Plan, crashes_of
 from tests.support.effects import KINDS, Crash, Point
 from tests.support.floor import floor
@@ -83,6 +85,25 @@ def test_only_questions_on_their_way_were_paid_for_in_vain(report: Report) -> No
         for (role, _), times in journey.lost.items():
             crashed = [crash for crash in journey.fired if crash.point.step == askers[role]]
             assert 1 <= times <= len(crashed), (role, times, list(map(str, crashed)))
+
+
+def test_a_run_killed_while_it_remembers_leaves_one_memory() -> None:
+    """The index of past resolutions is a library with threads of its own: a small journey for it alone."""
+    with model_server() as model, floor(model.url, {"ATELIER_KNOWLEDGE": "true"}) as running:
+        key = running.ticket("recorded", "Add a feature to recorded")
+        assert running.start(key).ok
+        assert running.release(key, running.decide(key)).ok
+        assert isinstance(running.settle(key), DoneStep)
+        crashes = [crash for crash in crashes_of(running.points(key)) if crash.point.kind == "knowledge"]
+        assert {crash.when for crash in crashes} == {"before", "during", "after"}
+        gauntlet = Gauntlet(running, model, Plan.of(crashes))
+        for journey in gauntlet.run():
+            assert journey.problems == []
+            index = LanceKnowledge(str(running.home / "knowledge"))
+            found = asyncio.run(index.similar(journey.key.repo, f"Add a feature to {journey.key.repo.name}", limit=9))
+            titles = [resolution.title for resolution in found]
+            assert titles.count(f"Add a feature to {journey.key.repo.name}") == 1, found
+        assert set(gauntlet.plan.tried) == set(crashes)
 
 
 def _problems(report: Report, kind: str) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import signal
@@ -32,6 +33,7 @@ from atelier_dagster.factory.ticket import RepoRef, TicketKey
 from atelier_dagster.forges import LocalForge, LocalTracker
 from atelier_dagster.orchestration import launch, partitions
 from atelier_dagster.orchestration.history import HistoryReader
+from atelier_dagster.orchestration.news import tell_failure
 from atelier_dagster.ports import Comment
 from atelier_dagster.workshops import LocalWorkshops
 from tests.support.effects import Crash, Point
@@ -191,6 +193,7 @@ class Floor:
         run = self.instance.get_run_by_id(run_id)
         if killed and run is not None and not run.is_finished:
             self.instance.report_run_failed(run, f"the process was killed by signal {os.WTERMSIG(status)}")
+            asyncio.run(tell_failure(self.instance, self.tracker, run, logging.getLogger(__name__)))
         return RunEnd(
             run_id=run_id,
             exit_code=None if killed else os.WEXITSTATUS(status),

@@ -18,6 +18,10 @@ from pathlib import Path
 from typing import Any
 
 
+_NOT_BEFORE_A_FORK = ("__mp_main__", "tests.", "lance", "pyarrow")
+"""What tests replace in a child, and libraries that start threads when they are imported."""
+
+
 def main(address: str) -> None:
     """Serve until standard input ends."""
     from atelier_dagster.definitions import defs
@@ -57,7 +61,7 @@ def _import_what_a_run_imports(names: Path) -> bool:
     if not names.exists():
         return False
     for name in names.read_text().splitlines():
-        if not name.startswith(("__mp_main__", "tests.")):
+        if not name.startswith(_NOT_BEFORE_A_FORK):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
     threads = len(list(Path("/proc/self/task").iterdir()))
