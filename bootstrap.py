@@ -30,6 +30,8 @@ LIMIT = 1_800
 
 SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 FAST = "not service and not journey"
+TESTS_FAILED = 1
+"""Pytest's exit code when tests ran and some failed."""
 CHECKS: Sequence[Sequence[str]] = (
     ("ruff", "check"),
     ("ruff", "format", "--check"),
@@ -193,9 +195,10 @@ def is_musl() -> bool:
 
 
 def test(arguments: Sequence[str]) -> int:
-    """Static checks and the fast part, then the part with real servers and whole journeys; the first failure's code.
+    """Static checks and the fast part, then real servers and a whole journey; the first failure's code.
 
-    `--fast` stops after the fast part; `--full` also runs what is left after a failure. Other arguments go to pytest.
+    `--fast` stops after the fast part. `--full` also runs the long journeys, and what is left after a failure. Other
+    arguments go to pytest. What fails is tried once more, alone, before it counts: servers share the machine.
     """
     passed_on = [word for word in arguments if word not in ("--fast", "--full")]
     if passed_on:
@@ -203,10 +206,15 @@ def test(arguments: Sequence[str]) -> int:
     steps = [(" ".join(check), [str(program(check[0])), *check[1:]]) for check in CHECKS]
     steps.append(("fast tests", [str(program("pytest")), "-q", "-m", FAST, "-n", "2"]))
     if "--fast" not in arguments:
-        steps.append(("services and journeys", [str(program("pytest")), "-q", "-m", "service or journey"]))
+        slow = "(service or journey)" if "--full" in arguments else "(service or journey) and not long"
+        steps.append(("services and journeys", [str(program("pytest")), "-q", "-m", slow]))
     failure = 0
     for name, argv in steps:
-        failure = failure or step(name, argv)
+        code = step(name, argv)
+        if code == TESTS_FAILED and "-m" in argv:
+            again = [word for word in argv if word not in ("-n", "2")]
+            code = step(f"{name}: what failed, once more", [*again, "--last-failed"])
+        failure = failure or code
         if failure and "--full" not in arguments:
             return failure
     return failure

@@ -24,7 +24,10 @@ ANALYST = [
     {"role": "system", "content": "You are the analyst of a software team. Answer in JSON."},
     {"role": "user", "content": "Title: Search\n\nSearch books by title."},
 ]
-TOOL: dict[str, Any] = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}},
+}
 DEVELOPER = [{"role": "user", "content": "You are the developer of a software team. Search books by title."}]
 
 

@@ -24,7 +24,7 @@ from tests.support.effects import KINDS, Crash, Point
 from tests.support.floor import floor
 from tests.support.model import model_server
 
-pytestmark = [pytest.mark.journey, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(3600), pytest.mark.long]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from tests.support.installation import recorded
 from tests.support.opencode import opencode_binary
 from tests.support.processes import processes_of
 
-pytestmark = [pytest.mark.journey, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(1500), pytest.mark.long]
 
 _LIMIT = 1400.0
 _GONE_WITHIN = 20.0

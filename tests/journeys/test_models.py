@@ -22,7 +22,7 @@ from tests.support.installation import Installation, installation
 from tests.support.litellm import LiteLLMProxy, litellm_proxy
 from tests.support.opencode import opencode_binary
 
-pytestmark = [pytest.mark.journey, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(1200), pytest.mark.long]
 
 _LIMIT = 600.0
 

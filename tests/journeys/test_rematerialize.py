@@ -20,7 +20,7 @@ from atelier_dagster.orchestration import launch
 from tests.support.floor import Floor, RunEnd, floor
 from tests.support.model import Answer, ModelServer, approve, model_server
 
-pytestmark = [pytest.mark.journey, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(900), pytest.mark.long]
 
 DELIVER = JOBS["deliver"]
 REVIEWS = {"code_review": "code reviewer", "security_review": "security reviewer", "ops_review": "operations reviewer"}

@@ -17,7 +17,7 @@ from atelier_dagster.factory.verdict import QaDecision, Review
 from tests.support.installation import Installation
 from tests.support.model import ModelServer
 
-pytestmark = pytest.mark.journey
+pytestmark = [pytest.mark.journey, pytest.mark.long]
 
 FILES = {"README.md": "# Shop\n", ".devcontainer/test.sh": "echo ok\n"}
 ORDERS = {
@@ -62,28 +62,6 @@ def tickets(house: Installation) -> Mapping[str, TicketKey]:
         body = "" if name == "no-body" else f"Please do {name}. {order}"
         keys[name] = house.ticket(repo, f"Do {name}", body)
     return keys
-
-
-def test_a_labelled_ticket_ends_merged_and_examined(house: Installation) -> None:
-    repo = house.repository("happy", FILES)
-    key = house.ticket(repo, "Add a feature", "Please add it.")
-    opened = house.deliver(key)
-    assert opened.changed_files >= 1
-    assert opened.concerns == ()
-    assert house.history(key).current("approval") is None, "nobody decided yet"
-
-    outcome = house.finish(key)
-
-    assert outcome.ending is Ending.MERGED
-    history = house.history(key)
-    merge = history.value("merge", Merge)
-    assert merge is not None and merge.merged
-    assert asyncio.run(house.forge.branch_head(repo, "main")) == merge.commit
-    report = history.current("qa_report").artifact.value  # type: ignore[union-attr]
-    assert report.verdict.verdict is QaDecision.PASS
-    assert [evidence.path for evidence in report.evidence] == [".qa-evidence/exchange.txt"]
-    assert not asyncio.run(house.tracker.get_issue(key)).is_open
-    assert any("merged" in comment for comment in house.comments(key))
 
 
 def test_failing_tests_are_corrected(house: Installation, tickets: Mapping[str, TicketKey]) -> None:

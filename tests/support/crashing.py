@@ -20,7 +20,7 @@ from tests.support.effects import Crash, Point
 from tests.support.floor import Floor, RunEnd
 from tests.support.model import ModelServer, role_of
 
-AT_ONCE = 2
+AT_ONCE = 3
 """Journeys."""
 _KILLS = 2
 """Crashes of one step in one journey: a third run in a row without progress would have to wait for a human."""

@@ -17,7 +17,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-
 _NOT_BEFORE_A_FORK = ("__mp_main__", "tests.", "lance", "pyarrow")
 """What tests replace in a child, and libraries that start threads when they are imported."""
 

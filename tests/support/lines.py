@@ -28,8 +28,7 @@ class Line:
         self.open = True
         self.error: AtelierError | None = None
         self.read: list[Artifact[Any]] = []
-        self.store = store or house.store
-        self.objects = self.store.objects
+        self.objects = (store or house.store).objects
         add_tickets(house.instance, [partition])
         line = self
 
@@ -65,7 +64,7 @@ class Line:
             instance=self.house.instance,
             partition_key=self.partition,
             selection=list(assets) or None,
-            resources={IO_MANAGER: ArtifactIOManager(self.store, Ledger(self.objects))},
+            resources={IO_MANAGER: ArtifactIOManager(ArtifactStore(self.objects), Ledger(self.objects))},
             raise_on_error=False,
         )
 
