@@ -14,7 +14,7 @@ from threading import Lock
 from atelier_dagster.artifacts.audit import verify
 from atelier_dagster.delivery.consult import CallRecord
 from atelier_dagster.factory.change import Ending
-from atelier_dagster.factory.routing import DoneStep, RunStep, WaitKind, WaitStep, next_step
+from atelier_dagster.factory.routing import DoneStep, Policy, RunStep, WaitKind, WaitStep, next_step
 from atelier_dagster.factory.ticket import TicketKey
 from tests.support.effects import Crash, Point
 from tests.support.floor import Floor, RunEnd
@@ -22,8 +22,10 @@ from tests.support.model import ModelServer, role_of
 
 AT_ONCE = 3
 """Journeys."""
-_KILLS = 2
-"""Crashes of one step in one journey: a third run in a row without progress would have to wait for a human."""
+_KILLS = 4
+"""Crashes of one step in one journey."""
+_PATIENT = Policy(max_failures=1000)
+"""So many crashes in a row would make a ticket wait for a human; here it goes on after each as after the first."""
 _RUNS = 120
 
 
@@ -64,15 +66,14 @@ class Plan:
         return cls(pending)
 
     def take(self) -> dict[str, list[Crash]]:
-        """Crashes for one journey: of each step an early one, and a late one that a repetition still comes to."""
+        """Crashes for one journey: of each step early and late ones, so that repetitions still come to the later."""
         with self.lock:
             taken: dict[str, list[Crash]] = {}
             for step, crashes in self.pending.items():
-                chosen = [crashes.pop(0)] if crashes else []
-                if len(crashes) > 1:
-                    chosen.append(crashes.pop(len(crashes) // 2))
-                if chosen:
-                    taken[step] = chosen
+                stride = max(1, -(-len(crashes) // _KILLS))
+                if chosen := crashes[::stride]:
+                    taken[step] = list(chosen)
+                    self.pending[step] = [crash for crash in crashes if crash not in chosen]
             return taken
 
     def give_back(self, crashes: Sequence[Crash]) -> None:
@@ -131,11 +132,11 @@ class Gauntlet:
         for _ in range(_RUNS):
             crashes = [crash for crashes in armed.values() for crash in crashes]
             history = floor.history(key)
-            step = next_step(history, floor.policy)
+            step = next_step(history, _PATIENT)
             if isinstance(step, DoneStep):
                 break
             if isinstance(step, RunStep):
-                _, end = floor.follow(key, crashes)
+                _, end = floor.follow(key, crashes, _PATIENT)
             elif step.kind is WaitKind.NOT_STARTED:
                 end = floor.start(key, crashes)
             elif step.kind is WaitKind.APPROVAL and not decision:

@@ -217,10 +217,12 @@ class Floor:
         assert entry is not None
         return self.run(launch.release_request(key.partition, decision, entry.sha256), armed)
 
-    def follow(self, key: TicketKey, armed: Sequence[Crash] = ()) -> tuple[Step, RunEnd | None]:
+    def follow(
+        self, key: TicketKey, armed: Sequence[Crash] = (), policy: Policy | None = None
+    ) -> tuple[Step, RunEnd | None]:
         """What routing says, and the run that it asked for, if it did; back-off is not waited for."""
         history = self.history(key)
-        step = next_step(history, self.policy)
+        step = next_step(history, policy or self.policy)
         if not isinstance(step, RunStep):
             return step, None
         request = launch.follow_request(self.instance, step, key.partition, history.runs[-1].run_id)
