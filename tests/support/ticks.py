@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 
 from atelier_dagster.artifacts import ArtifactStore, DirectoryStore
 from atelier_dagster.cli.home import dagster_directory, prepare_home
@@ -59,6 +61,20 @@ def _template() -> Path:
     scratch = Path(tempfile.mkdtemp(prefix="atelier-ticks-", dir=_SCRATCH))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     return asyncio.run(prepare_home(scratch))
+
+
+@cache
+def _read_migrations_once() -> None:
+    """Alembic reads Dagster's migrations again for every database (one a run): a third of these tests' time."""
+    read, held = ScriptDirectory.from_config, dict[str, ScriptDirectory]()
+
+    def from_config(config: Config) -> ScriptDirectory:
+        place = str(config.get_main_option("script_location"))
+        if place not in held:
+            held[place] = read(config)
+        return held[place]
+
+    ScriptDirectory.from_config = from_config
 
 
 class FlakyTracker(LocalTracker):
@@ -157,6 +173,7 @@ class Ticks:
     workshops: StandInWorkshops
     settings: dict[str, Any]
     cursors: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
+    _made: dict[str, dict[str, Any]] = field(default_factory=dict[str, "dict[str, Any]"])
     skipped: str | None = None
     """Why the last tick asked for nothing."""
 
@@ -185,8 +202,13 @@ class Ticks:
 
     def resources(self) -> dict[str, Any]:
         """Those of the definitions, with stand-ins for tracker, forge and workshops."""
-        settings = Settings(home=self.home, **self.settings)
-        made = build_resources(settings)
+        wanted = repr(self.settings)
+        if wanted not in self._made:
+            self._made[wanted] = self._make_resources()
+        return self._made[wanted]
+
+    def _make_resources(self) -> dict[str, Any]:
+        made = build_resources(Settings(home=self.home, **self.settings))
         made["tracker"] = _TrackerOf(root=made["tracker"].root)
         made["forge"] = _ForgeOf(root=made["forge"].root)
         workshops: WorkshopsResource = made["workshops"]
@@ -318,6 +340,7 @@ def _moved(artifact: Artifact[Any], key: TicketKey, renamed: dict[str, str]) -> 
 @contextmanager
 def ticks(**settings: Any) -> Generator[Ticks]:
     """An empty installation; `settings` as in `Settings`."""
+    _read_migrations_once()
     home = Path(tempfile.mkdtemp(prefix="atelier-tick-", dir=_SCRATCH))
     try:
         shutil.copytree(_template(), dagster_directory(home))
