@@ -215,6 +215,7 @@ async def test_a_person_cannot_have_a_comment_overwritten_by_copying_its_marker(
     directory = tickets / "1" / "comments"
     directory.mkdir(parents=True)
     (directory / "0.md").write_text("---\nauthor: mallory\nmarker: plan\n---\nmine")
+    os.utime(directory / "0.md", (1_700_000_000, 1_700_000_000))  # written long before
     await tracker.upsert_comment(key(repo), "plan", "ours")
     assert [comment.body for comment in await tracker.comments(key(repo))] == ["mine", "ours"]
 
