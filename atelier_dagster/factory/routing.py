@@ -137,14 +137,21 @@ def _ended(history: History, _: Policy) -> DoneStep | None:
     return DoneStep(ending=outcome.ending, reason=outcome.reason) if outcome else None
 
 
-def _merged(history: History, _: Policy) -> RunStep | None:
-    """Merged: QA, then close. Nothing before the merge is ever done again."""
+def _merged(history: History, policy: Policy) -> RunStep | None:
+    """Merged: QA, then close. Nothing before the merge is ever done again.
+
+    What was learned is kept before the end if it can be; it never holds the end up for long.
+    """
     merge = history.value("merge", Merge)
     if merge is None or not merge.merged:
         return None
-    if history.current("qa_report") is None:
-        assets = tuple(asset for asset in ("knowledge", "qa_report") if history.current(asset) is None)
-        return RunStep(job="release", assets=assets, reason="merged: QA follows")
+    left = tuple(asset for asset in ("knowledge", "qa_report") if history.current(asset) is None)
+    examined = history.current("qa_report")
+    if examined is None:
+        return RunStep(job="release", assets=left, reason="merged: QA follows")
+    tries = sum(1 for run in history.runs if run.seq > examined.seq)
+    if left and tries < policy.max_failures - 1:
+        return RunStep(job="release", assets=left, reason="merged and examined by QA: keep what was learned")
     return RunStep(job="close", assets=JOBS["close"], reason="merged and examined by QA")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -175,6 +176,14 @@ class LocalWorkshops:
                 self._directory(".trash")
                 places.root.rename(Path(tempfile.mkdtemp(dir=self._directory(f".trash/{name}"))) / name)
             await asyncio.to_thread(remove_tree, self._root / ".trash" / name)
+        await self._empty_trash()
+
+    async def _empty_trash(self) -> None:
+        """Remove what other removals have left that were interrupted; one that still goes on is left to itself."""
+        for left in list(self._directory(".trash").iterdir()):
+            with contextlib.suppress(TimedOut):
+                async with _client.locked(self._root / ".locks" / f"{left.name}.lock", limit=0.0):
+                    await asyncio.to_thread(remove_tree, left)
 
     # ------------------------------------------------------------------------------------------------ commands
 

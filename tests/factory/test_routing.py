@@ -447,9 +447,21 @@ def test_ticket_that_was_never_read_has_nothing_to_close(journey: Journey) -> No
     assert kind_of(journey.step()) is WaitKind.NOT_STARTED
 
 
-def test_knowledge_alone_holds_nothing_up(journey: Journey) -> None:
+def test_knowledge_that_a_crash_cost_is_made_up_for_before_the_end(journey: Journey) -> None:
     proposed(journey).decide(Action.APPROVE)
     journey.run(("approval", "merge", "qa_report"), job="release")
+    step = run_of(journey.step())
+    assert (step.job, step.assets) == ("release", ("knowledge",))
+    journey.run(step.assets, job=step.job)
+    assert run_of(journey.step()).job == "close"
+
+
+def test_knowledge_alone_holds_nothing_up(journey: Journey) -> None:
+    """Trying again must neither be repeated for long nor make a human necessary."""
+    proposed(journey).decide(Action.APPROVE)
+    journey.run(("approval", "merge", "qa_report"), job="release")
+    assert run_of(journey.step()).assets == ("knowledge",)
+    journey.end("failure", "the index is broken", job="release")
     assert run_of(journey.step()).job == "close"
 
 

@@ -214,8 +214,14 @@ def _execution(given: dict[str, Any]) -> str:
 
 
 def _object(given: dict[str, Any]) -> str:
-    parts = given["key"].split("/")
-    return {"artifacts": f"artifact {parts[min(2, len(parts) - 1)]}", "attempts": parts[-1]}.get(parts[0], parts[0])
+    kind, *parts = given["key"].split("/")
+    if kind == "artifacts":
+        return f"artifact {parts[1]}"
+    if kind == "ledger":
+        return f"ledger {json.loads(given['data'])['asset']}"
+    if kind == "calls":
+        return f"call {json.loads(given['data'])['role']}"
+    return parts[-1] if kind == "attempts" else kind
 
 
 _PORTS: tuple[tuple[str, type, dict[str, Callable[[dict[str, Any]], str]]], ...] = (

@@ -199,6 +199,15 @@ async def test_half_created_and_half_deleted_ones_are_removed(
     await local.delete("half")
     assert not half.exists()
     assert not trash.exists()
+
+
+async def test_what_a_killed_process_left_of_others_goes_with_the_next_removal(
+    local: LocalWorkshops, tmp_path: Path
+) -> None:
+    left = tmp_path / "w" / ".trash" / "other" / "x"
+    left.mkdir(parents=True)
+    await local.delete("another")
+    assert not left.parent.exists()
     half.mkdir()
     await ready(local, spec_for(source, "half"))
 
