@@ -199,6 +199,8 @@ async def test_half_created_and_half_deleted_ones_are_removed(
     await local.delete("half")
     assert not half.exists()
     assert not trash.exists()
+    half.mkdir()
+    await ready(local, spec_for(source, "half"))
 
 
 async def test_what_a_killed_process_left_of_others_goes_with_the_next_removal(
@@ -208,8 +210,6 @@ async def test_what_a_killed_process_left_of_others_goes_with_the_next_removal(
     left.mkdir(parents=True)
     await local.delete("another")
     assert not left.parent.exists()
-    half.mkdir()
-    await ready(local, spec_for(source, "half"))
 
 
 async def test_deletion_copes_with_whatever_was_left_inside(
