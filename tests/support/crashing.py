@@ -236,14 +236,15 @@ class Gauntlet:
         names = [status.name for status in asyncio.run(self.floor.workshops.list(ticket=journey.key.partition))]
         if [name.rpartition("-")[2] for name in names] != ["qa"]:
             yield f"workshops that are left: {names}"
-        if trash := list((self.floor.home / "workshops" / ".trash").glob(f"*{journey.key.slug}*/*")):
-            yield f"remains of removed workshops: {trash}"
         repository = self.floor.home / "repositories/local/test" / f"{journey.key.repo.name}.git"
         scratch = _git(repository, "for-each-ref", "--format=%(refname)", "refs/atelier")
         if scratch:
             yield f"references that were only for a moment: {scratch}"
         for name in names:
             asyncio.run(self.floor.workshops.delete(name))
+        # a removal that was killed leaves its rest to the next one
+        if trash := list((self.floor.home / "workshops" / ".trash").glob(f"*{journey.key.slug}*/*")):
+            yield f"remains of removed workshops: {trash}"
 
 
 def _git(directory: object, *argv: str) -> list[str]:
